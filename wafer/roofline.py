@@ -81,6 +81,7 @@ class StageCost:
     flops: float  #: of the forward pass
     activations: float  #: bytes of its input, for all tokens
     fresh: float  #: bytes of parameters whose update ends here
+    products: float = 0.0  #: bytes of the results of its products with weights, for all tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +97,9 @@ class Prediction:
     memory: float
     streamed: float  #: bytes that leave and enter MemoryX
     stages: dict[str, tuple[float, float]]  #: stage -> (forward, backward) seconds
+    #: seconds of a step of one program whose state is in N parts (``shard_state``)
+    sharded_seconds: float = 0.0
+    sharded_memory: float = 0.0  #: bytes on each system at its peak
 
 
 def costs(
@@ -117,12 +121,16 @@ def costs(
         name: sum(math.prod(x.shape) for leaf, x in named_leaves(b) if leaf.endswith("kernel"))
         for name, b in shapes.items()
     }
+    widths = {
+        name: sum(x.shape[-1] for leaf, x in named_leaves(b) if leaf.endswith("kernel"))
+        for name, b in shapes.items()
+    }
     total = flops_per_token(model, length, training=False)
     layers = [s for s in model.stages if "layer" in s.kind]
-    tied = 0.0
+    tied = scores = 0.0
     cfg = model.config
     if getattr(cfg, "with_lm_head", False) and getattr(cfg, "share_embedding_weights", False):
-        tied = 2.0 * cfg.vocab_size * cfg.hidden_size
+        tied, scores = 2.0 * cfg.vocab_size * cfg.hidden_size, cfg.vocab_size
     attention = total - 2.0 * sum(kernels.values()) - tied  # what no kernel accounts for
     first = {name: i for i, s in reversed(list(enumerate(model.stages))) for name in s.params}
     out = []
@@ -130,8 +138,9 @@ def costs(
         flops = 2.0 * sum(kernels[name] for name in stage.params)
         if stage in layers:
             flops += attention / len(layers)
+        width = sum(widths[name] for name in stage.params)
         if i == len(model.stages) - 1:
-            flops += tied
+            flops, width = flops + tied, width + scores
         out.append(
             StageCost(
                 name=stage.name,
@@ -139,6 +148,7 @@ def costs(
                 flops=flops * tokens,
                 activations=bytes_each * tokens * getattr(cfg, "hidden_size", 1),
                 fresh=bytes_each * sum(sizes[n] for n in stage.params if first[n] == i),
+                products=bytes_each * tokens * width,
             )
         )
     return out
@@ -199,6 +209,44 @@ def predict(
         streamed=streamed,
         stages=per_stage,
     )
+
+
+def predict_sharded(
+    stages: list[StageCost], machine: SystemRates, systems: int, *, weights: float, moments: float
+) -> tuple[float, float]:
+    """Predict a step of sharded state: (seconds, bytes on each system at the peak).
+
+    A stage waits for its weights twice and for the reduction of its gradients; nothing overlaps.
+    The peak is either where the backward pass begins: parts of weights and moments, the last
+    stage's weights and their gradient, inputs and products of all stages, the gradient of the last
+    products; or where it ends: all parts, the largest stage's weights and gradient, the inputs.
+
+    Args:
+        stages: from ``costs``.
+        machine: what it runs on.
+        systems: N; each takes T / N tokens.
+        weights: bytes of the weights as they are stored; gradients have as many.
+        moments: bytes of the optimizer state.
+    """
+    workers, copies = (1, systems) if machine.shared else (systems, 1)
+    hop = machine.hop * math.ceil(math.log2(systems)) if systems > 1 else 0.0
+    stored = weights / sum(stage.fresh for stage in stages)  # bytes that are stored per byte
+    seconds = (2 * weights + moments) * copies / systems / machine.memory  # the update
+    for stage in stages:
+        moved = stage.weights * copies + 8 * stage.activations / workers
+        work = 3 * stage.flops / workers / machine.flops
+        seconds += max(work, 3 * moved / machine.memory) + 3 * hop
+        if systems > 1:
+            seconds += 3 * stored * stage.weights * copies / machine.reduce
+    whole = 2 * stored if systems > 1 else 0.0  # of a stage: its weights, and their gradient
+    inputs, products = (
+        sum(getattr(stage, name) for stage in stages) for name in ("activations", "products")
+    )
+    last = stages[-1]
+    begin = (weights + moments + inputs + products + last.products) / systems
+    end = (2 * weights + moments + inputs) / systems
+    largest = max(stage.weights for stage in stages)
+    return seconds, max(begin + whole * last.weights, end + whole * largest)
 
 
 def _best(fn: Callable[[], object], repeats: int = 3) -> float:

@@ -1,10 +1,11 @@
 """Memory and time of sharded state beside copied state, on CPU devices of this host.
 
 A GPT by AdamW with clipping, float32, a row on each system; systems are devices of one process.
-``memory_nN``: peak of a step on one system (arguments and temporaries of the compiled program) over
-state / N + one layer + activations. The state is weights, gradients and optimizer state, the layer
-the largest stage's weights. Activations are what the copied step has beyond state and batch.
-``time_n2``: a sharded step over a copied one on two devices.
+Per number of systems, the peak of a step on one of them (arguments and temporaries of the compiled
+program): ``copied``, ``in parts``, ``planned`` (by ``wafer plan``), and ``over the sum``: in parts
+over state / N + one layer + activations. The state is weights, gradients and optimizer state, the
+layer the largest stage's weights; activations are what the copied step has beyond the state. Then
+seconds of a step on two devices.
 
     python tests/bench/sharded.py [--quick]
 """
@@ -23,9 +24,11 @@ from wafer import malloc
 from wafer.config import parse_config
 from wafer.engines.choose import make
 from wafer.experiment import Experiment
+from wafer.roofline import MACHINES, costs, predict_sharded
 
 SYSTEMS = (2, 4, 8)
 MIB = 2**20
+_UNITS = {"over the sum": "×", "s, copied": "s", "s, in parts": "s"}
 
 
 def experiment(layers, hidden, vocab, tokens, systems, *, sharded):
@@ -54,7 +57,7 @@ def features_of(run, vocab, tokens, systems):
 
 
 def program_bytes(sizes, systems, *, sharded):
-    """Return (peak, arguments that are not the state) of a step on one system."""
+    """Return the peak of a step on one system."""
     run = make(experiment(*sizes, systems, sharded=sharded))
     state = run.shapes(jax.random.key(0))
     batch = features_of(run, *sizes[2:], systems)
@@ -70,7 +73,7 @@ def nbytes(tree):
 
 
 def memory(sizes):
-    """Print and return the peak of a step over what the state, a layer and activations take."""
+    """Return rows: the peak of a step in each form, planned, and over the sum of its parts."""
     model = experiment(*sizes, 1, sharded=False)
     weights = nbytes(model.shapes)
     state = 4 * weights  # gradients and two moments
@@ -81,11 +84,12 @@ def memory(sizes):
         sharded = program_bytes(sizes, n, sharded=True)
         activations = copied - state
         want = state / n + layer + activations
-        print(
-            f"N = {n}: copied {copied / MIB:.1f} MiB, sharded {sharded / MIB:.1f} MiB; state "
-            f"{state / MIB:.1f}, layer {layer / MIB:.1f}, activations {activations / MIB:.1f}"
-        )
-        found[f"memory_n{n}"] = sharded / want
+        stages = costs(model.model, model.shapes, sizes[3] * n, sizes[3], bytes_each=4)
+        parts = {"weights": weights, "moments": 2 * weights}
+        planned = predict_sharded(stages, MACHINES["h200"], n, **parts)[1]
+        forms = {"copied": copied, "in parts": sharded, "planned": planned}
+        found |= {f"{n} systems / {form}": size / MIB for form, size in forms.items()}
+        found[f"{n} systems / over the sum"] = sharded / want
     return found
 
 
@@ -101,7 +105,7 @@ def steps(sizes, systems=2):
             state[0], _ = run.step(state[0], batch, topology=False)
             jax.block_until_ready(state[0].step)
 
-        bound["sharded" if sharded else "copied"] = step
+        bound["s, in parts" if sharded else "s, copied"] = step
     return bound
 
 
@@ -110,11 +114,12 @@ def main():
     jax.config.update("jax_num_cpu_devices", max(SYSTEMS))
     args = harness.arguments(__doc__.splitlines()[0]).parse_args()
     print(harness.environment())
-    sizes = (4, 256, 1024, 128) if args.quick else (12, 768, 50257, 256)
+    sizes = (4, 256, 1024, 128) if args.quick else (12, 768, 50257, 512)
     found = memory(sizes)
     times = harness.interleave(steps(sizes), 3 if args.quick else 5, seconds=100)
-    print({name: round(t.median, 3) for name, t in times.items()})
-    harness.report(found | {"time_n2": times["sharded"].median / times["copied"].median})
+    print({name: (round(t.median, 3), round(t.cpu, 3)) for name, t in times.items()})
+    found |= {f"a step of 2 / {name}": time.median for name, time in times.items()}
+    harness.report(found, units=lambda name: _UNITS.get(name.rpartition(" / ")[2], "MiB"))
 
 
 if __name__ == "__main__":

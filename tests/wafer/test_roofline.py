@@ -10,7 +10,15 @@ from helpers.runs import config
 from wafer import models
 from wafer.commands.planning.plan import plan
 from wafer.errors import ConfigError
-from wafer.roofline import MACHINES, StageCost, SystemRates, costs, measure_host, predict
+from wafer.roofline import (
+    MACHINES,
+    StageCost,
+    SystemRates,
+    costs,
+    measure_host,
+    predict,
+    predict_sharded,
+)
 
 UNIT = SystemRates(
     name="unit", flops=10.0, memory=1e9, fetch=2.0, reduce=4.0, hop=0.5, store=100.0, capacity=1.0
@@ -35,6 +43,22 @@ def test_two_stages_by_hand():
     assert two.waited == pytest.approx(1.0)
     assert two.latency == pytest.approx(2.0)
     assert two.streamed == 2 * 8 + 8 + 4 + 4
+
+
+def test_a_sharded_step_of_two_stages_by_hand():
+    """Stored at twice the bytes that travel; gathers twice, one reduction, hops of 0.5 each."""
+    stages = [
+        StageCost(name="A", weights=8, flops=60, activations=2, fresh=8, products=6),
+        StageCost(name="B", weights=4, flops=20, activations=2, fresh=4, products=2),
+    ]
+    sizes = {"weights": 24, "moments": 48}
+    seconds, memory = predict_sharded(stages, UNIT, 2, **sizes)
+    # A: work 3 * 3, traffic 3 * 2 * 8 / 4, 3 hops; B: 3, 3 * 2 * 4 / 4, 3 hops.
+    assert seconds == pytest.approx((9 + 12 + 1.5) + (3 + 6 + 1.5))
+    # The end: 96 / 2 of state, 2 * 16 of A, 4 / 2 of inputs; the beginning: 36 + 2 * 8 + 14 / 2.
+    assert memory == 48 + 32 + 2
+    alone, whole = predict_sharded(stages, UNIT, 1, **sizes)
+    assert (alone, whole) == (pytest.approx(18 + 6), 96 + 4)
 
 
 def test_stage_costs_add_up_to_the_model():
@@ -92,7 +116,7 @@ def test_the_command_prints_a_row_per_number_of_systems(tmp_path, cli):
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(config()))
     out = cli(f"plan -p {path} --num_csx 1,4 --stages")
-    assert all(part in out for part in ("100.0%", "layers_0", "data sheet"))
+    assert all(part in out for part in ("100.0%", "layers_0", "data sheet", "Sharded state"))
     assert "expected whole numbers > 0" in cli(f"plan -p {path} --num_csx 0", 1)
     cfg = config(runconfig={"mode": "eval"})
     del cfg["train_input"]

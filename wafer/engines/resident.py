@@ -338,12 +338,14 @@ def make(experiment: Experiment) -> Resident:
 
 def problems(experiment: Experiment) -> list[Problem]:
     """List what the file asks for and sharded state does not do; see ``choose``."""
+    if not experiment.cfg.runconfig.shard_state:
+        return []
     whole = [
         name
         for name, chosen in experiment.sparsifier.select(experiment.shapes).items()
         if type(chosen.algorithm).forward is not Algorithm.forward
     ]
-    if not (experiment.cfg.runconfig.shard_state and whole):
+    if not whole:
         return []
     message = f"{whole[0]} is computed from all of its weights by the sparsity algorithm; drop "
     return [Problem(("runconfig", "shard_state"), message + "the key, or use another algorithm")]

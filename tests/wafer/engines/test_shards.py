@@ -67,15 +67,41 @@ def test_sharded_state_trains_like_copied_state_and_goes_on_on_another_number(tm
         assert next(scores)[-1] == pytest.approx(next(scores)[-1], abs=atol)
 
 
-def engine(*, sharded, **changes):
-    cfg = config(model=WIDE, runconfig={"num_csx": 4, "shard_state": sharded}, **changes)
+def engine(*, sharded, model=WIDE, **changes):
+    cfg = config(model=model, runconfig={"num_csx": 4, "shard_state": sharded}, **changes)
     return make(Experiment.from_config(parse_config(cfg)), engine_row("resident"))
 
 
-def test_a_masked_step_has_the_same_result_in_parts():
-    ids = np.random.default_rng(0).integers(1, 32, (4, 1, 1, 16), np.int32)
+def rows(length=16):
+    ids = np.random.default_rng(0).integers(1, 32, (4, 1, 1, length), np.int32)
+    lengths = np.full((4, 1, 1), length, np.int32)
     features = dict.fromkeys(("input_ids", "labels"), ids)
-    features |= {"attention_mask": np.ones_like(ids), "lengths": np.full((4, 1, 1), 16, np.int32)}
+    return features | {"attention_mask": np.ones_like(ids), "lengths": lengths}
+
+
+def size(tree):
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.slow
+def test_the_peak_of_a_step_is_that_of_parts_a_layer_and_activations():
+    wide = WIDE | {"hidden_size": 256, "filter_size": 1024, "num_hidden_layers": 4}
+    peaks = {}
+    for sharded in (False, True):
+        one = engine(sharded=sharded, model=wide)
+        shapes = one.shapes(jax.random.key(0))
+        step = one.compiled_step(shapes, one.place(rows()), topology=False)
+        got = step.memory_analysis()
+        peaks[sharded] = got.argument_size_in_bytes + got.temp_size_in_bytes
+        peaks[sharded] += got.output_size_in_bytes - got.alias_size_in_bytes
+    state = size(shapes) + size(shapes.params)  # and gradients
+    layer = size(shapes.params["layers_0"])
+    activations = peaks[False] - state
+    assert peaks[True] < 1.2 * (state / 4 + layer + activations)
+
+
+def test_a_masked_step_has_the_same_result_in_parts():
+    features = rows()
     after = []
     for sharded in (False, True):
         one = engine(sharded=sharded, sparsity={"sparsity": 0.5, "compute": "masked"})

@@ -1,6 +1,7 @@
-"""What weight streaming takes on N systems, and how a pipeline is laid out: ``wafer plan``."""
+"""What streamed and sharded steps take on N systems, and a pipeline's stages: ``wafer plan``."""
 
 import argparse
+import dataclasses
 import math
 import sys
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ def plan(
     trust_code: bool = False,
     **overrides: object,
 ) -> ScalingPlan:
-    """Predict memory, traffic and time of a streamed training step, without data or devices.
+    """Predict memory, traffic and time of a training step, streamed and with sharded state.
+
+    It needs neither data nor devices.
 
     Args:
         source: an Experiment, the path of a params YAML, or its sections; with ``train_input`` and
@@ -127,11 +130,13 @@ def _length(experiment: "Experiment") -> int:
 
 
 def _predict(experiment: "Experiment", machine: "SystemRates", systems: int) -> "Prediction":
-    from wafer.roofline import costs, predict
+    from wafer.roofline import costs, predict, predict_sharded
 
     length, (weights, moments) = _length(experiment), experiment.state_bytes()
     tokens = experiment.section("train").batch_size * length * systems
     each = 4 if machine.shared else 2  # what travels: float32 on a host, 16 bit there
     stages = costs(experiment.model, experiment.shapes, tokens, length, bytes_each=each)
     ratio = moments / max(weights, 1)
-    return predict(stages, machine, systems, state_ratio=ratio, recompute=True)
+    streamed = predict(stages, machine, systems, state_ratio=ratio, recompute=True)
+    seconds, memory = predict_sharded(stages, machine, systems, weights=weights, moments=moments)
+    return dataclasses.replace(streamed, sharded_seconds=seconds, sharded_memory=memory)

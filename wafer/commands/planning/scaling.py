@@ -71,14 +71,19 @@ class ScalingPlan:
         ]
 
     @property
-    def _notes(self) -> tuple[str, str, str]:
+    def _notes(self) -> tuple[str, ...]:
         """Sentences on the machine, the store, and a pipeline."""
         from wafer.engines.stagewise.pipeline.schedule import bubble, in_flight
 
         count, depth, copies = self.micro_batches, len(self.pipeline), self.copies
+        sharded = "; ".join(
+            f"{p.systems}: {p.sharded_memory / _GIB:.2f} GiB, {p.sharded_seconds:.4g} s"
+            for p in self.predictions
+        )
         copied = "" if copies == 1 else f"{copies} copies of "
         return (
             f"{self.machine.name}: {self.machine.note}.",
+            f"Sharded state (shard_state), GiB on each system and s/step: {sharded}.",
             f"MemoryX holds {self.store_bytes / _GIB:.2f} GiB of weights and optimizer state.",
             f"Pipelined: {copied}{depth} stages ({', '.join(self.pipeline)}), {count} "
             f"micro-batch(es) a step: {float(bubble(depth, count, copies=copies)):.1%} of the "
