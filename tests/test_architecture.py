@@ -82,13 +82,13 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7606,  # arrays in parts (77); traced arrays, results show (38); families (76)
+    "models": 7757,  # results show (38b); families: Qwen to OPT (76); object stores (77)
     "sparsity": 4339,  # traced levels (38a); results and legends show (38b); harness (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
-    "wafer/commands": 3014,  # results show (38b); sweeps tune (34); harness (76); shards (77)
+    "wafer/commands": 3050,  # results show (38b); sweeps tune (34); harness (76); stores (77)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
-    "wafer/config": 874,  # keys of loggers (76); harness (76)
+    "wafer/config": 879,  # keys of loggers (76); harness (76); checkpoint_root (77)
     "wafer/csl": 7661,  # features of releases (33b); ids of control tasks, both sides of switches
     "wafer/data": 8815,  # to_batch takes a batch (38a); shards of preprocessing (77)
     "wafer/engines": 3390,  # sharded state (77)
@@ -97,7 +97,7 @@ STATEMENTS = {
     "wafer/machine": 3953,  # 16-bit floats (33b); a view has paths of jumps, no line per row (75)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
-    "wafer/session": 1513,  # sharded state (77); functions, results (38); loggers, harness (76)
+    "wafer/session": 1514,  # sharded state (77); functions, results (38); loggers, harness (76)
     "wafer/sweeps": 1244,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
     "wafer/vendor": 5238,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }

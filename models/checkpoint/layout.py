@@ -24,7 +24,7 @@ CHECKPOINTS = "checkpoints"  # folder of a model_dir; a checkpoint is called by 
 
 STATE = "state"  # folders of a checkpoint: the arrays, and the record beside them
 META = "meta"
-_RECORD = "metadata"
+RECORD = "metadata"
 
 PARAMS = "params"  # branches of the arrays' tree
 OPT_STATE = "opt_state"
@@ -71,19 +71,19 @@ def complete_checkpoints(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
     for path in (path for path, whole in complete.items() if not whole):
         _require_own(path)
     for path in (path for path, whole in complete.items() if not whole):
-        missing = f"{META}/{_RECORD}" if (path / STATE).is_dir() else STATE
+        missing = f"{META}/{RECORD}" if (path / STATE).is_dir() else STATE
         _LOG.warning("Skipped a half-written checkpoint: %s has no %s", path, missing)
     return [path for path, whole in complete.items() if whole]
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:
     """Whether a folder holds arrays and a record."""
-    return (path / STATE).is_dir() and (path / META / _RECORD).is_file()
+    return (path / STATE).is_dir() and (path / META / RECORD).is_file()
 
 
 def _require_own(path: pathlib.Path) -> None:
     """Refuse a checkpoint whose parts are missing because links lead out of it to nothing."""
-    for part in (STATE, META, f"{META}/{_RECORD}"):
+    for part in (STATE, META, f"{META}/{RECORD}"):
         contained_file(path / part, path)
 
 
@@ -106,7 +106,7 @@ def write_record(
     folder: pathlib.Path, record: Mapping[str, object], sums: Mapping[str, str]
 ) -> None:
     """Write the record of a checkpoint's folder; see ``versioned``."""
-    write_text(folder / META / _RECORD, json.dumps(versioned(record, sums)))
+    write_text(folder / META / RECORD, json.dumps(versioned(record, sums)))
 
 
 def record_entry(record: Mapping[str, object], folder: object, *path: str) -> Any:
@@ -179,7 +179,7 @@ def read_record(folder: pathlib.Path) -> tuple[JsonObject, dict[str, str] | None
             f"`wafer finalize` wrote, with the folders {STATE} and {META}"
         )
     require_contained(folder)
-    path = folder / META / _RECORD
+    path = folder / META / RECORD
     try:
         record = read_json(path)
     except (OSError, ValueError) as error:
@@ -248,7 +248,7 @@ def amend_record(
         drop: the keys.
         sums: of the arrays as they are now; None for a record without checksums.
     """
-    path = folder / META / _RECORD
+    path = folder / META / RECORD
     if not path.is_file():
         return
     content = {key: value for key, value in read_json(path).items() if key not in (*drop, _OWN)}

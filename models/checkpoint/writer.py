@@ -44,6 +44,7 @@ from wafer.models.checkpoint.layout import (
 )
 from wafer.models.checkpoint.pruned import check_weight
 from wafer.models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
+from wafer.models.checkpoint.stores import Store
 from wafer.models.checkpoint.tree import is_spread, on_host, to_tree
 from wafer.models.errors import CheckpointError, LinkError, disk_full, first_lines
 from wafer.models.files import JsonObject, atomic_write, remove_partials, remove_written
@@ -60,16 +61,24 @@ class Checkpoints:
     Args:
         model_dir: the run's folder; ``checkpoints/`` is created below it.
         max_to_keep: at least 1; the oldest beyond this many are removed. None keeps all.
+        root: place at an object store that gets a copy of each; see ``stores``.
 
     Raises:
+        CheckpointError: no address of a store.
         ValueError: a smaller ``max_to_keep``.
     """
 
-    def __init__(self, model_dir: str | os.PathLike[str], max_to_keep: int | None = None) -> None:
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str],
+        max_to_keep: int | None = None,
+        root: str | None = None,
+    ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
             raise ValueError(f"max_to_keep {max_to_keep}: expected 1 or more, or None to keep all")
         self.folder = pathlib.Path(model_dir).resolve() / CHECKPOINTS
         self._max_to_keep = max_to_keep
+        self._store = None if root is None else Store(root)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def remove_leftovers(self) -> None:
@@ -116,11 +125,15 @@ class Checkpoints:
                 f"run had written there. Step {step} has been saved as {path}; the same command "
                 "continues from it"
             )
+        if self._store is not None:
+            self._store.upload(path, str(step))
         if self._max_to_keep is not None and jax.process_index() == 0:
             for old in self.steps()[: -self._max_to_keep]:
                 # A kill while it is removed must not leave half of it under its name.
                 leaving = self.path(old).rename(self.folder / f"{old}{_TMP}-removed")
                 shutil.rmtree(leaving)
+            for old in self._store.steps()[: -self._max_to_keep] if self._store else ():
+                self._store.delete(str(old))
         return path
 
     def restore_latest(

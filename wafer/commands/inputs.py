@@ -19,6 +19,7 @@ from wafer.experiment import Experiment
 from wafer.models.checkpoint.layout import PARAMS, complete_checkpoints, model_section, read_record
 from wafer.models.checkpoint.pruned import masks_of
 from wafer.models.checkpoint.reader import build_stored, load_params, open_params
+from wafer.models.checkpoint.stores import local_path
 from wafer.models.checkpoint.verify import checkpoints_in
 from wafer.models.convert.api import open_hf, section_from_hf
 from wafer.models.convert.tokenizer import find_tokenizer
@@ -81,7 +82,7 @@ def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
     Raises:
         CheckpointError: neither.
     """
-    complete = complete_checkpoints(checkpoints_in(path))
+    complete = complete_checkpoints(checkpoints_in(local_path(path)))
     if not complete:
         raise CheckpointError(
             f"{path} has no complete checkpoint; expected one with state and meta"
@@ -119,7 +120,7 @@ def load(
         >>> model, params, meta = wafer.load("runs/demo")  # doctest: +SKIP
         >>> logits = model.apply(params, batch)  # doctest: +SKIP
     """
-    path = pathlib.Path(checkpoint)
+    path = local_path(checkpoint)
     if is_hf_folder(path):
         tree, record = load_hf(path)
         params = tree[PARAMS]
@@ -186,7 +187,7 @@ def weights_folder(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
     Raises:
         CheckpointError: no readable checkpoint there.
     """
-    path = pathlib.Path(checkpoint)
+    path = local_path(checkpoint)
     return path if is_hf_folder(path) else newest_checkpoint(path)
 
 

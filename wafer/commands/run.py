@@ -290,17 +290,29 @@ def _plan(cfg: "RunConfig") -> None:
             compile_only(job)
 
 
-def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextManager[None]:
-    """Keep other runs out of the model_dir of one that trains; the first process does."""
+@contextlib.contextmanager
+def _owned(cfg: "RunConfig", job_id: str = "") -> "Iterator[None]":
+    """Keep other runs out of the model_dir of one that trains; the first process does.
+
+    Checkpoints at an object store are brought there.
+    """
     import jax
 
     from wafer.session.lock import owned, require_contained_files
 
     settings = cfg.runconfig
     require_contained_files(pathlib.Path(settings.model_dir))
-    if "train" not in settings.mode or jax.process_index():
-        return contextlib.nullcontext()
-    return owned(pathlib.Path(settings.model_dir), job_id)
+    trains, root = "train" in settings.mode, settings.checkpoint_root
+    alone = not trains or jax.process_index() > 0
+    folder = pathlib.Path(settings.model_dir)
+    with contextlib.nullcontext() if alone else owned(folder, job_id):
+        if root is not None:
+            from wafer.models.checkpoint.layout import CHECKPOINTS
+            from wafer.models.checkpoint.stores import synchronize
+
+            every, anew = settings.mode == "eval_all", not settings.autoload_last_checkpoint
+            synchronize(root, folder / CHECKPOINTS, trains=trains, every=every, anew=anew)
+        yield
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ Keys that steer a cluster are accepted, and reported once as having no effect.
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from wafer.config.engines import ENGINES, FabricSection, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem
@@ -154,6 +154,12 @@ def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
+def _store(value: str) -> str:
+    if not re.match(r"(s3|gs)://[^/]", value):
+        raise ValueError("expected s3://BUCKET/PATH or gs://BUCKET/PATH; folders: model_dir")
+    return value
+
+
 def _states(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
@@ -205,6 +211,8 @@ class RunSection(ClusterKeys):
     save_initial_checkpoint: Bool = False  #: also save step 0
     max_checkpoints: PositiveInt | None = None  #: keep the newest so many; None keeps all
     autoload_last_checkpoint: Bool = True  #: continue from the newest checkpoint in ``model_dir``
+    #: s3:// or gs:// place that gets a copy of each checkpoint, and from which a run goes on
+    checkpoint_root: Annotated[str, AfterValidator(_store)] | None = None
     #: load this one instead; a Hugging Face folder or a ``.mdl`` has weights
     checkpoint_path: str | None = None
     #: load only these parts of it

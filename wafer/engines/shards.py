@@ -65,7 +65,7 @@ def copied_bytes(tree: PyTree, parts: int) -> tuple[int, int]:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Shard:
+class ShardedArray:
     """This system's part of a weight, inside ``shard_map``; stages of ``gathering`` take it."""
 
     part: Array  #: [...] one of N
@@ -73,17 +73,17 @@ class Shard:
 
 
 def mark(tree: PyTree, axes: PyTree) -> PyTree:
-    """Make a ``Shard`` of every part; arrays whose axis is ``COPIED`` stay.
+    """Make a ``ShardedArray`` of every part; arrays whose axis is ``COPIED`` stay.
 
     Args:
         tree: parts of arrays, inside ``shard_map``.
         axes: of the same structure, from ``split_axis`` of the whole arrays.
     """
-    return jax.tree.map(lambda x, axis: x if axis == COPIED else Shard(x, axis), tree, axes)
+    return jax.tree.map(lambda x, axis: x if axis == COPIED else ShardedArray(x, axis), tree, axes)
 
 
 def gathering(model: Model) -> Model:
-    """Return a model whose stages take ``Shard`` for arrays and gather them when they compute.
+    """Return a model whose stages take ``ShardedArray`` for arrays and gather them when they compute.
 
     The backward pass gathers the weights again; it is given the stage's products with weights.
     """
@@ -132,7 +132,7 @@ def _after(computed: PyTree, params: PyTree) -> PyTree:
         return params
     wrong = jnp.isnan(first[(0,) * first.ndim])
     wait = lambda part: jnp.where(wrong, jnp.zeros((), part.dtype), part)
-    return _map_shards(lambda node: Shard(wait(node.part), node.axis), params)
+    return _map_shards(lambda node: ShardedArray(wait(node.part), node.axis), params)
 
 
 def _whole(params: PyTree) -> PyTree:
@@ -140,8 +140,8 @@ def _whole(params: PyTree) -> PyTree:
     return _map_shards(lambda node: gather(node.part, axis=node.axis), params)
 
 
-def _map_shards(fn: Callable[[Shard], PyTree], tree: PyTree) -> PyTree:
-    is_shard = lambda node: isinstance(node, Shard)
+def _map_shards(fn: Callable[[ShardedArray], PyTree], tree: PyTree) -> PyTree:
+    is_shard = lambda node: isinstance(node, ShardedArray)
     return jax.tree.map(lambda x: fn(x) if is_shard(x) else x, tree, is_leaf=is_shard)
 
 

@@ -15,6 +15,7 @@ from wafer import sparsity
 from wafer.errors import CheckpointError, DataError, TrainingError
 from wafer.models.checkpoint import layout
 from wafer.models.checkpoint.reader import load_checkpoint
+from wafer.models.checkpoint.stores import local_path
 from wafer.models.checkpoint.tree import fill_template, is_spread
 from wafer.models.checkpoint.writer import Checkpoints
 from wafer.models.factored.lora import is_adapter
@@ -112,7 +113,7 @@ def resume(run: Run) -> Resumed:
     lazily = run.engine_info.lazy_restore
     start = settings.checkpoint_path
     if start is not None and not _has_begun(run, start):
-        path = pathlib.Path(start)
+        path = local_path(start)
         tree, meta = _opened(run, path, lazily=lazily)
         if (
             is_foreign(path, run.readers) and layout.OPT_STATE in tree
@@ -129,7 +130,7 @@ def resume(run: Run) -> Resumed:
         path = checkpoints.path(step)
     else:
         return Resumed(state)
-    named = settings.checkpoint_path is not None and path == pathlib.Path(settings.checkpoint_path)
+    named = settings.checkpoint_path is not None and path == local_path(settings.checkpoint_path)
     parts = _parts(run, tree) if named or settings.checkpoint_path is None else _PARTS
     state = state_from(run, state, tree, meta, path, parts=parts)
     _LOG.info("Continuing from %s at step %d", path, int(state.step))

@@ -58,7 +58,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         raise DataError("train_input: missing; training needs it")
     samples = run.experiment.batch("train").samples
     epoch = settings.steps_per_epoch or data.batches(samples)
-    checkpoints = Checkpoints(run.model_dir, settings.max_checkpoints)
+    checkpoints = Checkpoints(run.model_dir, settings.max_checkpoints, settings.checkpoint_root)
     checkpoints.remove_leftovers()
     resumed = resume(run)
     state = resumed.state

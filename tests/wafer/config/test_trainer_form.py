@@ -37,7 +37,8 @@ trainer:
     precision: {enabled: true, max_gradient_norm: 1.0, log_loss_scale: true}
     sparsity: {sparsity: 0.5}
     loop: {max_steps: 10, eval_frequency: 0.5, grad_accum_steps: 2}
-    checkpoint: {steps: 5, autoload_last_checkpoint: false, checkpoint_name: "x_{step}"}
+    checkpoint: {steps: 5, autoload_last_checkpoint: false, checkpoint_name: "x_{step}",
+                 checkpoint_root: "s3://b/run"}
     logging: {log_steps: 2, log_level: DEBUG}
     callbacks:
     - CheckLoss: null
@@ -57,6 +58,7 @@ BEFORE = """
 runconfig:
   {target_device: CSX, model_dir: ./out, seed: 3, compile_dir: c, num_csx: 2, num_wgt_servers: 4,
    max_steps: 10, eval_frequency: 5, checkpoint_steps: 5, autoload_last_checkpoint: false,
+   checkpoint_root: "s3://b/run",
    log_steps: 2, logging: DEBUG, check_loss_values: false, max_checkpoints: 3, summary_dir: tb,
    wandb: {project: p},
    checkpoint_path: start, mode: train_and_eval}

@@ -105,6 +105,7 @@ NESTED = {
 }
 OF_LOGGERS = {f"wandb.{key}" for key in Wandb.model_fields}  # test_loggers.py
 OF_LOGGERS |= {f"mlflow.{key}" for key in MLflow.model_fields}
+OF_STORES = {"checkpoint_root"}  # test_stores.py
 OF_HARNESS = {f"eleuther_eval_harness.{key}" for key in EleutherEvalHarness.model_fields}
 FAST = {"log_steps", "validate_only"}
 NUMBER = re.compile(r"\d+\.\d+(e[-+]\d+)?|\d+ (?:sec|ms|bytes)|\d\d:\d\d:\d\d|wsjob-\w+|0x\w+")
@@ -200,7 +201,8 @@ def with_key(run, key, value):
 def test_the_table_has_every_key():
     declared = {key for key in RunSection.model_fields if key not in ClusterKeys.model_fields}
     inner = {f"{key}.{name}" for key, cls in NESTED.items() for name in cls.model_fields}
-    shown = KEYS.keys() | OF_SPEED | OF_THE_COMMAND | OF_LOGGERS | OF_HARNESS  # test_harness.py
+    shown = KEYS.keys() | OF_SPEED | OF_THE_COMMAND | OF_LOGGERS | OF_STORES
+    shown |= OF_HARNESS  # test_harness.py
     assert shown == declared - NESTED.keys() | inner
     sections = [
         key

@@ -60,9 +60,11 @@ def finalize(
     Tensors go through one or two at a time, so memory does not grow with the model.
 
     Args:
-        input: a checkpoint folder, or a ``.mdl`` file of the Model Zoo.
-        output: does not exist yet; gets the same layout, and the tokenizer. A name that ends in
-            ``.mdl`` gives such a file of the same release; no tokenizer is written beside it.
+        input: a checkpoint folder, also at ``s3://`` or ``gs://``, or a ``.mdl`` file of the Model
+            Zoo.
+        output: does not exist yet, also at a store; gets the same layout, and the tokenizer. A
+            name that ends in ``.mdl`` gives such a file of the same release; no tokenizer is
+            written beside it.
         params: of a ``.mdl``, the params YAML whose ``model`` it holds: ``output`` is then a
             checkpoint that ``wafer.load`` and ``--checkpoint_path`` take.
         trust_code: import code that the checkpoint names, such as a sparsity algorithm; it may do
@@ -82,11 +84,16 @@ def finalize(
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
     from wafer.commands.checkpoints.convert import read_model
+    from wafer.models.checkpoint.stores import is_url, local_output, local_path
     from wafer.models.convert.tokenizer import carry_tokenizer, text_folder
     from wafer.models.names import FAMILIES_ALONE
-    from wafer.sparsity.finalize import check_paths, finalize
+    from wafer.sparsity.finalize import check_paths, finalize as finalize_folder
     from wafer.vendor.mdl.finalize import finalize_mdl
 
+    if is_url(output):
+        with local_output(output) as path:
+            return finalize(input, path, params, trust_code=trust_code)
+    input = local_path(input)
     source, target = (pathlib.Path(path).resolve() for path in (input, output))
     check_paths(source, target)
     to_mdl, from_mdl = target.suffix == ".mdl", source.is_file()
@@ -99,7 +106,9 @@ def finalize(
         with looking(FAMILIES_ALONE):
             model = None if params is None else read_model(params)
         text = text_folder(input)  # refuses links before anything is written
-        report = finalize_mdl(source, target, model) if from_mdl else finalize(source, target)
+        report = (
+            finalize_mdl(source, target, model) if from_mdl else finalize_folder(source, target)
+        )
     if report.target.is_dir():
         carry_tokenizer(report.source, report.target)
     elif text is not None and text_folder(report.target) != text:

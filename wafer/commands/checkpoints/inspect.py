@@ -100,9 +100,10 @@ def _checkpoint_path(text: str) -> pathlib.Path:
         CheckpointError: it is neither.
     """
     from wafer.models.checkpoint.layout import is_checkpoint
+    from wafer.models.checkpoint.stores import local_path
     from wafer.models.errors import CheckpointError
 
-    path = pathlib.Path(text).expanduser()
+    path = local_path(text).expanduser()
     if is_checkpoint(path) or (path.suffix == ".mdl" and path.is_file()):
         return path
     raise CheckpointError(f"{path}: expected a checkpoint (<model_dir>/checkpoints/<step>) or .mdl")
@@ -159,6 +160,13 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
+    from wafer.models.checkpoint.stores import Store, is_url
+
+    if is_url(args.path):
+        parent, _, name = args.path.rstrip("/").rpartition("/")
+        Store(parent).delete(name)
+        sys.stdout.write(f"Deleted {args.path}\n")
+        return 0
     path = _checkpoint_path(args.path)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     sys.stdout.write(f"Deleted {path}\n")
@@ -174,6 +182,16 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _transfer(args: argparse.Namespace) -> int:
+    from wafer.models.checkpoint.stores import is_url, local_output
+
+    stored = [is_url(text) for text in (args.source, args.target)]
+    if any(stored) and args.change is not _copy:
+        raise ValueError("move: not at a store; copy the checkpoint, then delete it")
+    if stored[1]:
+        with local_output(args.target) as path:
+            _copy(_checkpoint_path(args.source), path)
+        sys.stdout.write(f"{args.source} -> {args.target}\n")
+        return 0
     source, target = _checkpoint_path(args.source), pathlib.Path(args.target).expanduser()
     if args.target.endswith("/") or target.is_dir():
         target /= source.name

@@ -24,6 +24,7 @@ from wafer.engines.teacher import require_fit
 from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.experiment import Experiment, Part
 from wafer.models.checkpoint.reader import build_stored, open_params
+from wafer.models.checkpoint.stores import local_path
 from wafer.models.paths import named_leaves
 from wafer.models.user.trust import looking
 from wafer.session.build import Run
@@ -106,7 +107,7 @@ def _start_line(experiment: Experiment) -> str:
     start = experiment.cfg.runconfig.checkpoint_path
     if start is None:
         return ""
-    path = pathlib.Path(start)
+    path = local_path(start)
     if not path.exists():
         raise CheckpointError(f"checkpoint_path: {path}: no such file or folder")
     if path.suffix == ".mdl" or is_hf_folder(path):

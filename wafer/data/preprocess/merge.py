@@ -7,7 +7,6 @@ files under the numbers that follow each other, writes ``data_params.json``, and
 
 import logging
 import pathlib
-import re
 import shutil
 from collections.abc import Iterable
 from typing import Any
@@ -66,7 +65,8 @@ def check_output(settings: Settings, count: int) -> pathlib.Path:
     folder = root / SHARDS
     if not folder.is_dir() and _is_merged(root):
         raise DataError(f"{root}: holds a complete dataset already. Give another output_dir")
-    others = [name for name in _names(folder) if not name.endswith(Shard(0, count).folder[5:])]
+    known = {Shard(index, count).folder for index in range(count)}
+    others = sorted({path.name for path in folder.glob("*_of_*")} - known)
     if others:
         raise DataError(
             f"{folder}: holds {others[0]}, which is no shard of {count}. Give the same number of "
@@ -74,10 +74,6 @@ def check_output(settings: Settings, count: int) -> pathlib.Path:
             "another output_dir"
         )
     return folder
-
-
-def _names(folder: pathlib.Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def merge_shards(output_dir: str) -> list[OutputSummary]:
@@ -125,30 +121,25 @@ def merge_shards(output_dir: str) -> list[OutputSummary]:
 
 def _complete_shards(folder: pathlib.Path) -> list[pathlib.Path]:
     """Return the folders of all N shards in their order."""
-    names = _names(folder)
-    known = {name: re.fullmatch(r"(\d{5,6})_of_(\d{5,6})", name) for name in names}
-    shards = {name: Shard(*map(int, m.groups())) for name, m in known.items() if m}
-    counts = sorted({shard.count for shard in shards.values()})
-    odd = [name for name, match in known.items() if not match]
-    if odd or len(counts) != 1:
-        found = f"{odd[0]}, which is no shard" if odd else f"shards of {counts or 'no number'}"
-        raise DataError(f"{folder}: holds {found}; expected I_of_N for each I below one N")
-    marks = {name: folder / name / _MARK for name in shards}
-    said = {name: read_json(mark) for name, mark in marks.items() if mark.is_file()}
-    doubled = [
-        f"{name} (holds {Shard(**mark)})"
-        for name, mark in said.items()
-        if mark != shards[name]._asdict()
-    ]
-    missing = [str(i) for i in range(counts[0]) if Shard(i, counts[0]).folder not in said]
-    if doubled or missing:
-        lines = [f"doubled: {', '.join(doubled)}"] if doubled else []
-        lines += [f"missing or unfinished: {', '.join(missing)}"] if missing else []
+    marks: dict[Shard, list[pathlib.Path]] = {}
+    for path in sorted(folder.glob(f"*/{_MARK}")):
+        marks.setdefault(Shard(**read_json(path)), []).append(path.parent)
+    counts = sorted({shard.count for shard in marks})
+    if len(counts) != 1:
+        found = f"complete shards of {counts}" if counts else "no complete shard"
+        raise DataError(f"{folder}: holds {found}; expected those of one number N")
+    shards = [Shard(index, counts[0]) for index in range(counts[0])]
+    lines = {
+        "missing or unfinished": [str(one.index) for one in shards if one not in marks],
+        "doubled": [path.name for paths in marks.values() for path in paths if len(paths) > 1],
+    }
+    if any(lines.values()):
+        found = "; ".join(f"{what}: {', '.join(names)}" for what, names in lines.items() if names)
         raise DataError(
-            f"{folder}: {'; '.join(lines)} (of 0 to {counts[0] - 1}). Run these shards again "
-            f"(--shard {(missing or ['I'])[0]}/{counts[0]}), then merge"
+            f"{folder}: {found}; expected one of each from 0 to {counts[0] - 1}. Run what is "
+            f"missing with --shard I/{counts[0]}, remove what is doubled, then merge"
         )
-    return [folder / name for name in shards]
+    return [marks[one][0] for one in shards]
 
 
 def _beside(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -1,0 +1,238 @@
+"""Checkpoints at object stores: copies of folders, through TensorStore's drivers for S3 and GCS.
+
+Orbax 0.12 writes to ``gs://`` and not to ``s3://``, so for both it writes to a local folder, whose
+files are then copied: one object for each file, the record last. A checkpoint without its record
+is not complete, and is not read.
+"""
+
+import atexit
+import contextlib
+import functools
+import logging
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import tensorstore as ts
+
+from wafer.models.checkpoint.layout import META, RECORD, is_checkpoint, step_folders
+from wafer.models.errors import CheckpointError
+from wafer.models.files import atomic_write, remove_partials
+
+_LOG = logging.getLogger(__name__)
+_URL = re.compile(r"(s3|gs)://([^/]+)/*(.*?)/*")
+_END = f"/{META}/{RECORD}"
+_PROBE = ".wafer-probe"  # an object that is written and removed, to know that it can be
+_RETRIES = {"max_retries": 6, "initial_delay": "200ms", "max_delay": "5s"}
+_HELP = {
+    "s3": "Check the bucket, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or a profile), "
+    "AWS_REGION, and for other servers than Amazon's AWS_ENDPOINT_URL",
+    "gs": "Check the bucket and the credentials (GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth "
+    "application-default login`)",
+}
+
+
+def is_url(path: object) -> bool:
+    """Whether a path is a place at an object store."""
+    return isinstance(path, str) and re.match(r"(s3|gs)://", path) is not None
+
+
+class Store:
+    """A place of checkpoints at an object store.
+
+    Args:
+        url: ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
+
+    Raises:
+        CheckpointError: no such address.
+    """
+
+    def __init__(self, url: str) -> None:
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise CheckpointError(f"{url}: expected s3://BUCKET/PATH or gs://BUCKET/PATH")
+        self._scheme, bucket, path = match.groups()
+        self.url = f"{self._scheme}://{bucket}/{path}".rstrip("/")
+        spec: dict[str, Any] = {"driver": {"s3": "s3", "gs": "gcs"}[self._scheme], "bucket": bucket}
+        if path:
+            spec["path"] = f"{path}/"
+        if self._scheme == "s3":
+            names = {
+                "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+                "aws_region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+            }
+            for key, variables in names.items():
+                given = [os.environ[name] for name in variables if os.environ.get(name)]
+                spec |= {key: given[0]} if given else {}
+            if os.environ.get("AWS_ACCESS_KEY_ID"):  # else it looks for files, and logs them
+                spec["aws_credentials"] = {"type": "environment"}
+        retries = {f"{name}_request_retries": _RETRIES for name in ("s3", "gcs")}
+        with self._errors():
+            self._kv = ts.KvStore.open(spec, context=ts.Context(retries)).result()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Tell errors of the store in one line."""
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            reason = re.sub(r"\s*\[\w+=.*", "", " ".join(str(error).split()))[:240]
+            raise CheckpointError(f"{self.url}: {reason}. {_HELP[self._scheme]}") from None
+
+    def _keys(self, name: str = "") -> list[str]:
+        """Keys of the objects below a name, or of all."""
+        with self._errors():
+            span = ts.KvStore.KeyRange(f"{name}/", f"{name}0") if name else ts.KvStore.KeyRange()
+            keys = sorted(key.decode() for key in self._kv.list(span).result())
+        return [key for key in keys if not name or key.startswith(f"{name}/")]  # whatever it gives
+
+    def require_writable(self) -> None:
+        """Write an object and remove it.
+
+        Raises:
+            CheckpointError: it cannot be: wrong bucket, credentials, or rights.
+        """
+        with self._errors():
+            self._kv.write(_PROBE, b"x").result()
+            self._kv.write(_PROBE, None).result()
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, ascending."""
+        names = (key.removesuffix(_END) for key in self._keys() if key.endswith(_END))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def upload(self, folder: pathlib.Path, name: str) -> None:
+        """Copy a checkpoint; it is complete when this returns, and not read before.
+
+        Raises:
+            CheckpointError: there is one of this name, or it cannot be written.
+        """
+        if f"{name}{_END}" in self._keys(name):
+            raise CheckpointError(
+                f"{self.url}/{name}: is there already. Continue from it "
+                "(runconfig.autoload_last_checkpoint), or choose another place"
+            )
+        self.delete(name)  # what a killed upload left
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files.sort(key=lambda path: path == folder / META / RECORD)  # the record last
+        for path in files:
+            with self._errors():
+                key = f"{name}/{path.relative_to(folder).as_posix()}"
+                self._kv.write(key, path.read_bytes()).result()
+
+    def download(self, name: str, folder: pathlib.Path) -> None:
+        """Copy a checkpoint into a new folder, which appears when it is whole.
+
+        Raises:
+            CheckpointError: there is none, or it cannot be read.
+        """
+        keys = self._keys(name)
+        if f"{name}{_END}" not in keys:
+            found = ", ".join(map(str, self.steps())) or "none"
+            raise CheckpointError(
+                f"{self.url}/{name}: no complete checkpoint there; complete ones beside it: {found}"
+            )
+        remove_partials(folder)  # of a killed download
+        with atomic_write(folder) as partial:
+            for key in keys:
+                parts = key.split("/")[1:]
+                if not {"", ".", ".."}.isdisjoint(parts):
+                    raise CheckpointError(f"{self.url}/{key}: leads out of the checkpoint")
+                path = partial.joinpath(*parts)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with self._errors():
+                    path.write_bytes(self._kv.read(key).result().value)
+
+    def delete(self, name: str) -> None:
+        """Remove a checkpoint, its record first."""
+        keys = sorted(self._keys(name), key=lambda key: key != f"{name}{_END}")
+        with self._errors():
+            for key in keys:
+                self._kv.write(key, None).result()
+
+
+def synchronize(
+    root: str, checkpoints: pathlib.Path, *, trains: bool, every: bool = False, anew: bool = False
+) -> None:
+    """Bring a local folder of checkpoints and that at a store to the same newest step.
+
+    Args:
+        root: place at the store; one checkpoint below it for each step.
+        checkpoints: local folder; made if it is missing.
+        trains: also check that the store can be written, and upload what a killed run could not.
+        every: download all checkpoints, not the newest alone.
+        anew: download none.
+
+    Raises:
+        CheckpointError: the store cannot be read or, for training, written; or training that
+            begins anew would write steps that are there; or the run has several processes.
+    """
+    if jax.process_count() > 1:
+        raise CheckpointError(
+            f"checkpoint_root: {root}: expected a run in one process ({jax.process_count()} run). "
+            "Leave it out, and copy checkpoints with `wafer checkpoint copy`"
+        )
+    store = Store(root)
+    if trains:
+        store.require_writable()
+    remote = store.steps()
+    if anew and trains and remote:
+        raise CheckpointError(
+            f"{store.url}: holds checkpoints {remote}, whose steps would be written again. "
+            "Continue from them (runconfig.autoload_last_checkpoint), or choose another place"
+        )
+    local = [int(path.name) for path in step_folders(checkpoints) if is_checkpoint(path)]
+    for step in [] if anew else remote if every else remote[-1:]:
+        if step not in local and (every or step > max(local, default=-1)):
+            _LOG.info("Downloading checkpoint %s/%d", store.url, step)
+            store.download(str(step), checkpoints / str(step))
+    if trains and local and local[-1] > max(remote, default=-1):
+        _LOG.info("Uploading checkpoint %s/%d", store.url, local[-1])
+        store.upload(checkpoints / str(local[-1]), str(local[-1]))
+
+
+@functools.cache
+def _downloaded(url: str) -> pathlib.Path:
+    parent, _, name = url.rstrip("/").rpartition("/")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="wafer-checkpoint-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Store(parent).download(name, folder / name)
+    return folder / name
+
+
+def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Return a path; of a checkpoint at a store a copy, which is removed at exit.
+
+    Raises:
+        CheckpointError: no complete checkpoint there, or it cannot be read.
+    """
+    return _downloaded(path) if isinstance(path, str) and is_url(path) else pathlib.Path(path)
+
+
+@contextlib.contextmanager
+def local_output(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """Give a path to write a checkpoint to; one for a store is uploaded when the block ends.
+
+    Raises:
+        CheckpointError: there is one already, or the store cannot be written.
+    """
+    if not (isinstance(path, str) and is_url(path)):
+        yield pathlib.Path(path)
+        return
+    parent, _, name = path.rstrip("/").rpartition("/")
+    store = Store(parent)
+    store.require_writable()
+    with tempfile.TemporaryDirectory(prefix="wafer-checkpoint-") as folder:
+        written = pathlib.Path(folder) / name
+        yield written
+        if not is_checkpoint(written):
+            raise CheckpointError(f"{path}: a store keeps checkpoints alone; write to a folder")
+        store.upload(written, name)
+    _LOG.info("Uploaded %s/%s", store.url, name)
