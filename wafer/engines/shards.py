@@ -83,7 +83,7 @@ def mark(tree: PyTree, axes: PyTree) -> PyTree:
 
 
 def gathering(model: Model) -> Model:
-    """Return a model whose stages take ``ShardedArray`` for arrays and gather them when they compute.
+    """Return a model whose stages take ``ShardedArray`` and gather them when they compute.
 
     The backward pass gathers the weights again; it is given the stage's products with weights.
     """
