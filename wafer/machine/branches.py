@@ -30,6 +30,7 @@ def jump_cycles(code: list[list[int]], own: np.ndarray, branch: JumpCosts | None
         taken[pc] = more * (op != Op.JUMP)
         own[pc] = branch.taken - taken[pc]
         own[pc] += (to <= pc) * (branch.loop - 2 - branch.taken)
+        own[pc] *= to != pc + 1  # an if without an else ends so; the chip has no such jump
     for pc, op, to in jumps:
         if pc in tests:
             own[pc], taken[pc] = 0, -more

@@ -17,7 +17,11 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    ``switch_task`` cycles behind the end of the one before, a data task ``data_task`` later, a
    teardown handler ``TEARDOWN`` later. An instruction in ``codes.VISIBLE``
    acts when all cycles up to and with its own are over.
-   WSE-3 alone (of WSE-2 nothing is published): jumps cost ``branch``, in the last round of a loop
+   WSE-3 alone (of WSE-2 nothing is published): a loop of while whose counter goes over a constant
+   range is unrolled by LLVM's rule for instructions: if those of all its rounds are at most
+   ``UNROLLED``, without what does not change; or, of ``ANALYZED`` rounds at most, those that do not
+   follow from the counter, or as many times more as it gets shorter. What follows from the counter
+   alone costs nothing then, jumps too. Jumps cost ``branch``, in the last round of a loop
    as if not taken; both parts of a small if cost their cycles each time, and its jumps nothing; a
    sum or product of floats comes ``float_wait`` later to the next instruction, an index that is
    scaled ``index_wait`` later to its access; a value that straight code has computed, loaded or
@@ -77,7 +81,8 @@ Fitted on published rows (``docs/results/csl.md``), of which every third one is 
   waits for the three descriptors of a product; checked by the program's task (2 % too few).
 - ``DSR_BASE``: GEMM and SpMM in COO on 2 x 2 PEs; checked by the other formats. (The rows of many
   PEs that it was fitted on before are of a CS-2, not of the simulator.)
-- ``MOST_UNROLLED``: LLVM's; SpMM in ELLPACK with rows of 8, and FABRICA's sum of 256.
+- ``ANALYZED``, ``MOST_UNROLLED``: LLVM's; Laplacian of 4 x 4 (GEMM's loops of 16 are not
+  unrolled), SpMM in ELLPACK with rows of 8, and FABRICA's sum of 256.
 - ``UNROLLED`` and what the other instructions cost: assumed; GEMM and one value per PE check them.
 - Loads before a loop: no number; one value per PE checks the rule. In tiles and sparse products
   nothing is moved.
@@ -189,6 +194,7 @@ def costs_for(arch: str, timing: str = "simulator") -> Arch:
 _CYCLES = {Op.CONST: 0, Op.COPY: 0, Op.CALL: 0, Op.CALL_AT: 3, Op.DSR_BASE: 8, Op.RETURN: 0}
 TEARDOWN = 15  # cycles before a teardown handler: a task finds out which color it is
 UNROLLED = 150  # cycles of all rounds of a loop that is unrolled: the threshold of LLVM
+ANALYZED = 10  # most rounds of a loop that LLVM counts as they are once it is unrolled
 MOST_UNROLLED = 4  # how often that a loop may take that gets shorter when it is unrolled
 _DIVISION = {Type.F16: 40, Type.F32: 50}  # f32: a comment in csl-extras; integers as long
 _INTRINSICS = {

@@ -2,22 +2,21 @@
 
 import bisect
 import collections
-from typing import NamedTuple
 
 import numpy as np
 
 from wafer.machine.branches import JUMPS as _JUMPS, LEAVES as _ENDS, jump_cycles
 from wafer.machine.codes import BYTES, Op, Operand, Type
-from wafer.machine.costs import MOST_UNROLLED, TEARDOWN, UNROLLED, Arch, op_costs
+from wafer.machine.costs import TEARDOWN, Arch, op_costs
 from wafer.machine.image import COLUMNS, ENTRIES, Program
-from wafer.machine.values import NO_RESULT, ValueFlow
+from wafer.machine.loops import Cycles, loop_at, unroll
+from wafer.machine.values import ValueFlow
 
 _FIRST = COLUMNS["operations"].index("dest")
 _MEMORY = (Operand.MEMORY, Operand.SHAPED)
 _BITS = {Type[f"{sign}{bits}"]: bits for sign in "IU" for bits in (8, 16, 32, 64)}
 _ANYWHERE = range(1 << 16)
 _ACCESSES = (Op.LOAD, Op.STORE, Op.MOVE, Op.OPERATE)
-_LOOP = 4  # instructions of a loop besides its body: test, step, two jumps
 
 
 class _Constants(dict[int, int]):
@@ -32,13 +31,6 @@ class _Constants(dict[int, int]):
             self[a] = value
         else:
             self.pop(c if op == Op.OPERATE else a, None)
-
-
-class Cycles(NamedTuple):
-    """What instructions cost; of an OPERATE what comes before its first step."""
-
-    own: np.ndarray  #: [instructions] int32
-    taken: np.ndarray  #: [instructions] int32; what a jump with a condition costs more if taken
 
 
 def instruction_cycles(program: Program, arch: Arch) -> Cycles:
@@ -83,59 +75,15 @@ def _compiled_cycles(program: Program, arch: Arch) -> Cycles:
         (program.data_tasks, arch.data_task),
     ):
         out[[*{int(pc) for pc in table if pc >= 0}]] += begins
+    kinds = np.minimum(program.code[:, 1], costs.shape[1] - 1)
+    sizes = np.minimum(op_costs()[program.code[:, 0], kinds], 1)
     cycles = Cycles(out, jump_cycles(code, out, arch.branch))
     for end, (op, _, start, _, _) in enumerate(code):
-        if op == Op.JUMP and start < end:
-            trips = _trips(code, start, end, entries[start])
-            if trips is not None:
-                _unroll(code, range(start, end + 1), trips, cycles)
+        is_loop = op == Op.JUMP and start < end
+        loop = loop_at(code, start, end, entries[start]) if is_loop else None
+        if loop and (arch.optimizes or not loop.of_while):
+            unroll(code, loop, cycles, sizes)
     return cycles
-
-
-def _unroll(code: list[list[int]], loop: range, trips: int, cycles: Cycles) -> None:
-    """Take away what a loop no longer costs, if its compiler unrolls it.
-
-    Args:
-        code: of the program.
-        loop: its instructions.
-        trips: its rounds.
-        cycles: of the instructions.
-    """
-    own, first, last = cycles.own, loop.start, loop.stop - 1
-    rows = enumerate(code[first:last], first)
-    outer = any(op == Op.JUMP and first < to <= pc for pc, (op, _, to, _, _) in rows)
-    known = [] if outer else _known_rounds(code, first, last)
-    body, gone = own[first + 2 : last - 1].sum(), own[known].sum()
-    shorter = 1 + (gone + _LOOP) / max(1, body - gone)
-    if trips * (body - gone) <= UNROLLED * min(1 if outer else MOST_UNROLLED, shorter):
-        own[[first, first + 1, last - 1, last, *known]] = cycles.taken[first + 1] = 0
-
-
-def _known_rounds(code: list[list[int]], start: int, end: int) -> list[int]:
-    """Return what a round computes from the counter and from registers that no round writes.
-
-    If the loop is unrolled, it is done once, or is the offset of an address.
-
-    Args:
-        code: of the program.
-        start: the loop's first instruction, the comparison of the counter.
-        end: the jump back.
-    """
-    calls = (Op.CALL, Op.CALL_AT)
-    result = lambda row: row[4 if row[0] == Op.OPERATE else 3 if row[0] in calls else 2]
-    changed = {result(row) for row in code[start:end] if row[0] not in NO_RESULT}
-    changed.remove(code[start][3])
-    out = list[int]()
-    for pc in range(start + 2, end - 1):
-        op, _, a, b, c = code[pc]
-        two = Op.ADD <= op <= Op.SHR or Op.EQ <= op <= Op.GE or op == Op.ELEMENT
-        sources = () if op == Op.CONST else (b, c) if two else (b,)
-        if (op <= Op.CAST or op == Op.ELEMENT) and changed.isdisjoint(sources):
-            changed.discard(a)
-            out.append(pc)
-        elif op not in NO_RESULT:
-            changed.add(result(code[pc]))
-    return out
 
 
 def _is_index(code: list[list[int]], pc: int) -> bool:
@@ -263,26 +211,6 @@ def _hoisted(program: Program, accesses: dict[int, range]) -> dict[int, tuple[in
             if inside and not written[max(0, own.start) : max(0, own.stop)].any():
                 out[pc] = start - 1, own
     return out
-
-
-def _trips(code: list[list[int]], start: int, end: int, before: _Constants) -> int | None:
-    """Return how often a loop over a constant range goes round; None for any other loop.
-
-    Args:
-        code: of the program.
-        start: its first instruction, the comparison of the counter with the end.
-        end: the jump back, behind the step of the counter.
-        before: constants where the loop is entered.
-    """
-    (test, _, flag, counter, last), leave = code[start], code[start + 1]
-    step = code[end - 1]
-    counted = test in (Op.LT, Op.GT) and leave[:1] + leave[2:4] == [Op.JUMP_UNLESS, end + 1, flag]
-    counted = counted and step[:1] + step[2:4] == [Op.ADD, counter, counter]
-    ends = [before.get(register) for register in (counter, last, step[4])]
-    if not counted or None in ends:
-        return None
-    first, stop, by = (number or 0 for number in ends)
-    return len(range(first, stop, by)) if by else None
 
 
 def _division(op: int, kind: Type, divisor: int, costs: np.ndarray) -> int:
