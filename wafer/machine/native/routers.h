@@ -251,13 +251,14 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   lane.arriving = {};
   if (got) (first ? second : first) = got;
 
-  // 2. Down to the CE's queue.
-  const bool falls = down && queue_room;
+  // 2. Down to the CE's queue: also if a word follows, as the queue may have got less depth since.
+  const bool follows = go && lane.ports & kRampPort;
+  const bool falls = down && (queue_room || follows);
   if (w.recorder && (go || got || sent || popped))
     w.recorder->lane(core.cell, slot, go, uint32_t(lane.ports), bool(got), own, bool(sent), popped);
   if (w.recorder && falls) w.recorder->queued(core.cell, slot, down.word());
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), down = {};
-  if (go && lane.ports & kRampPort) down = head;
+  if (follows) down = head;
 
   // 3. Up from the CE.
   if (own) rising = {};

@@ -245,8 +245,9 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     arrives, stays = got != 0, first != 0
     second = jnp.where(arrives & stays, got, second)
     first = jnp.where(arrives & ~stays, got, first)
-    # Down to the CE's queue.
-    falls = (lanes.down != 0) & room
+    # Down to the CE's queue: also if a word follows, as the queue may have got less depth since.
+    follows = go & ((leaves.ports & _RAMP) != 0)
+    falls = (lanes.down != 0) & (room | follows)
     place = ((lanes.head + lanes.size) % 8)[..., None] == jnp.arange(8)
     # Up from the CE.
     rising = jnp.where(own, 0, rising)
@@ -262,7 +263,7 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
         router=jnp.stack([first, second], -1),
         wire=wire,
         up=jnp.stack([jnp.where(here, sent, entered), rising], -1),
-        down=jnp.where(go & ((leaves.ports & _RAMP) != 0), word, jnp.where(falls, 0, lanes.down)),
+        down=jnp.where(follows, word, jnp.where(falls, 0, lanes.down)),
         queue=jnp.where(falls[..., None] & place, lanes.down[..., None], lanes.queue),
         size=lanes.size + falls,
         position=jnp.stack(position, -1),
