@@ -125,15 +125,17 @@ class Checkpoints:
                 f"run had written there. Step {step} has been saved as {path}; the same command "
                 "continues from it"
             )
-        if self._store is not None:
-            self._store.upload(path, str(step))
+        store = self._store
+        if store is not None:
+            store.upload(path, str(step))
         if self._max_to_keep is not None and jax.process_index() == 0:
             for old in self.steps()[: -self._max_to_keep]:
                 # A kill while it is removed must not leave half of it under its name.
                 leaving = self.path(old).rename(self.folder / f"{old}{_TMP}-removed")
                 shutil.rmtree(leaving)
-            for old in self._store.steps()[: -self._max_to_keep] if self._store else ():
-                self._store.delete(str(old))
+            if store is not None:
+                for old in store.steps()[: -self._max_to_keep]:
+                    store.delete(str(old))
         return path
 
     def restore_latest(

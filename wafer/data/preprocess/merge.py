@@ -5,6 +5,7 @@ files under the numbers that follow each other, writes ``data_params.json``, and
 ``shards``. After a kill it continues: a file is in one place or in the other.
 """
 
+import dataclasses
 import logging
 import pathlib
 import shutil
@@ -33,7 +34,7 @@ _Move = tuple[pathlib.Path, pathlib.Path]  # from, to
 
 def mark_complete(folder: pathlib.Path, shard: Shard) -> None:
     """Say in a shard's folder that every part of it is complete."""
-    write_json(folder / _MARK, shard._asdict())
+    write_json(folder / _MARK, dataclasses.asdict(shard))
 
 
 def unmark(folder: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """What a preprocessing run writes: whole HDF5 files, their description, and what it reports."""
 
 import contextlib
+import dataclasses
 import glob
 import math
 import operator
@@ -254,7 +255,7 @@ def _params(job: PreprocessJob, written: OutputCounts, counts: ReadCounts) -> di
             after.pop(key, None)
     if share.shard is not None:
         sums = {"written": list(written), "counts": list(counts)}  # for the merge
-        more["shard"] = {**share.shard._asdict(), "inputs": share.inputs, **sums}
+        more["shard"] = {**dataclasses.asdict(share.shard), "inputs": share.inputs, **sums}
     return more | {
         "n_examples": written.rows,
         **layout,

@@ -1,5 +1,6 @@
 """The part of the input that one of N shards reads: it depends on the input and N alone."""
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -20,7 +21,8 @@ _LOG = logging.getLogger(__name__)
 _SLURM = "SLURM_ARRAY_TASK_"
 
 
-class Shard(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Shard:
     """One of N parts of the input."""
 
     index: int  #: from 0
