@@ -86,7 +86,7 @@ STATEMENTS = {
     "sparsity": 4339,  # traced levels (38a); results and legends show (38b); harness (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
-    "wafer/commands": 3003,  # sharded plans (77); functions, results (38); tuning (34); harness (76)
+    "wafer/commands": 3003,  # sharded plans (77); functions, results (38); tuning (34), harness
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 874,  # keys of loggers (76); harness (76)
     "wafer/csl": 7649,  # features of releases that were missing (33b)
