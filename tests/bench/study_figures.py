@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from study_claims import DENSE, RULERS, costs_by, values_by
+from study_rows import of_arms
 
 from wafer.models.shown.figures import new_figure
 from wafer.sweeps.law import Law
@@ -167,7 +168,7 @@ def draw_all(
         law: the fit of its runs; None where they are not finished.
         folder: where the figures are written.
     """
-    final = [row for row in runs if not row.arm.startswith(("law-", "test-"))]
+    final = of_arms(runs)
     paths = []
     if final:
         paths += [folder / "sparsity_study.png", folder / "sparsity_study_levels.png"]

@@ -24,6 +24,7 @@ from study_rows import (
     RAW,
     Plan,
     merge_rows,
+    of_arms,
     plans,
     read_known_rows,
     read_seconds,
@@ -153,8 +154,9 @@ def law_table(law: Law | None) -> str:
     """Constants with intervals, and the range."""
     if law is None:
         return "Not yet run."
+    shown = lambda value: f"{value:.3g}" if value > 1e-6 else "0"
     lines = [
-        (name, f"{value:.4g}", f"{law.low[name]:.3g} to {law.high[name]:.3g}")
+        (name, shown(value), f"{shown(law.low[name])} to {shown(law.high[name])}")
         for name, value in law.constants.items()
     ]
     text = table("constant | value | 95 % interval", lines)
@@ -206,7 +208,7 @@ def filled(page: str, law: Law | None, folder: pathlib.Path = RAW) -> str:
     runs, tuning = read_known_rows(folder)
     seconds, machine = read_seconds(folder)
     every = plans(folder, tuning)
-    final = _final(runs)
+    final = of_arms(runs)
     tested = verdicts(final, seconds)
     parts = {
         "plan": plan_table(every, runs),
@@ -228,13 +230,9 @@ def filled_notebook(notebook: NotebookNode, folder: pathlib.Path = RAW) -> Noteb
         notebook: changed in place.
         folder: as ``filled`` takes it.
     """
-    short = arm_table(_final(read_known_rows(folder)[0]), [], read_seconds(folder)[0], SHORT)
+    short = arm_table(of_arms(read_known_rows(folder)[0]), [], read_seconds(folder)[0], SHORT)
     notebook.cells[-1].source = _put(notebook.cells[-1].source, {"short": short})
     return notebook
-
-
-def _final(runs: Sequence[TrialResult]) -> list[TrialResult]:
-    return [row for row in runs if not row.arm.startswith(("law-", "test-"))]
 
 
 def _put(page: str, parts: Mapping[str, str]) -> str:

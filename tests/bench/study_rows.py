@@ -14,6 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parents[2]
 RAW = HERE / "docs/results/study"
 METRIC = "eval/bits_per_byte"
 SWEEPS = ("study", "lengths", "start", "law", "narrow")
+FIRST = "static80-first"  # gives dense-from-static80 its weights, and trains nothing
 STEPS, USUAL = 300, {1: 4, 2: 8}  # keys that are tuned -> runs that tuning usually takes
 
 
@@ -37,6 +38,11 @@ def read_rows(table: str, folder: pathlib.Path = RAW) -> list[TrialResult]:
 def read_known_rows(folder: pathlib.Path) -> tuple[list[TrialResult], list[TrialResult]]:
     """Read final runs and tuning runs of a folder."""
     return read_rows("runs", folder), read_rows("tuning", folder)
+
+
+def of_arms(runs: Iterable[TrialResult]) -> list[TrialResult]:
+    """Leave out runs of the law and its test, and of what is no arm."""
+    return [row for row in runs if not row.arm.startswith(("law-", "test-", FIRST))]
 
 
 def merge_rows(table: str, rows: Iterable[TrialResult], folder: pathlib.Path = RAW) -> None:
