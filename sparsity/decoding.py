@@ -61,7 +61,7 @@ def convert(
     Args:
         model: a decoder; ``problem`` says what is none.
         leaves: (parameter name, array or handle of one), pruned weights NaN or 0.
-        dtype: of kernels and table, float32 or bfloat16; norms and biases stay as they are.
+        dtype: of kernels and table, float32, bfloat16 or int8; norms and biases stay as they are.
     """
     params = {name: _weight(model, name, np.asarray(leaf), dtype) for name, leaf in leaves}
     if any(isinstance(leaf, DecodeWeight) for leaf in params.values()):

@@ -83,7 +83,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
     "models": 7759,  # results show (38b); families: Qwen to OPT (76); object stores (77)
-    "sparsity": 4339,  # traced levels (38a); results and legends show (38b); harness (76)
+    "sparsity": 4363,  # traced levels (38a); results show (38b); harness, int8 weights (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
     "wafer/commands": 3050,  # results show (38b); sweeps tune (34); harness (76); stores (77)

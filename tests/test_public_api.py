@@ -130,8 +130,9 @@ def test_train_evaluate_generate_finalize_load(run_file, tmp_path):
     for kernels in ("csr", "dense"):
         chosen = wafer.generate(folder, "def f", max_new_tokens=4, num_samples=2, kernels=kernels)
         assert chosen == texts
-    short = wafer.generate(folder, "def f", max_new_tokens=4, kernels="csr", dtype="bfloat16")
-    assert short[0].startswith("def f")
+    for dtype in ("bfloat16", "int8"):
+        short = wafer.generate(folder, "def f", max_new_tokens=4, kernels="csr", dtype=dtype)
+        assert short[0].startswith("def f")
 
     report = wafer.finalize(trained.checkpoints[-1], tmp_path / "dense")
     assert {tensor.sparsity for tensor in report.sparse} == {0.75}

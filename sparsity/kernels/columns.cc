@@ -1,8 +1,8 @@
 // Products of a few rows with a weight by output column; see decode.h. Compiled once per target.
 //
-// Sixteen inputs at a time, or 32 where a processor spreads 16-bit values: the kept values spread
-// to the lanes that the mask names, then one multiply-add for each row of activations. A few
-// columns go together, so that their sums and pointers do not wait for each other, and each asks
+// Sixty-four inputs of a few columns at a time: the kept values spread to the lanes that the mask
+// names, 16 of them at once, or 32 where a processor spreads 16-bit values, then one multiply-add for
+// each row of activations. Sums of several columns do not wait for each other, and each column asks
 // for the memory that the next few will need.
 #include "decode.h"
 
@@ -23,17 +23,29 @@ namespace {
 
 using wafer::Columns;
 using wafer::kGroup;
+using wafer::kWord;
+using wafer::Layout;
+using wafer::Number;
 
-constexpr int kParts = kGroup / kLanes;
+constexpr int kParts = kWord / kLanes;
 constexpr int kRegisters = WAFER_LANES == 16 ? 8 : 4;  // sums held at a time, where rows are fewer
 
-typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+typedef int8_t LooseBytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
 
 WAFER_INLINE Floats LoadValues(const float* p) { return Load(p); }
 WAFER_INLINE Floats LoadValues(const uint16_t* p) {
-  const Halves halves = *reinterpret_cast<const LooseHalves*>(p);
-  return reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
+  return FromBf16(*reinterpret_cast<const LooseHalves*>(p));
+}
+
+WAFER_INLINE Floats LoadValues(const int8_t* p) {
+  return __builtin_convertvector(*reinterpret_cast<const LooseBytes*>(p), Floats);
+}
+
+// The mask of 64 inputs.
+WAFER_INLINE uint64_t Word(const uint16_t* masks) {
+  uint64_t word;
+  std::memcpy(&word, masks, sizeof(word));
+  return word;
 }
 
 template <int kBit, int... kLane>
@@ -53,6 +65,7 @@ WAFER_INLINE float Sum(Floats v) {
 // The first values spread to the lanes of `mask`, 0 elsewhere.
 #if defined(WAFER_EXPANDS_16)
 WAFER_INLINE Floats Expand(Floats values, uint32_t mask) {
+  asm("" : "+v"(values));
   return reinterpret_cast<Floats>(
       _mm512_maskz_expand_ps(static_cast<__mmask16>(mask), reinterpret_cast<__m512>(values)));
 }
@@ -87,11 +100,17 @@ WAFER_INLINE Floats Expand(Floats values, uint32_t mask) {
 
 constexpr uint32_t kAll = (1u << kLanes) - 1;
 
+// Sums of a column and row that are added at last, where there is one row.
+template <int kRows>
+constexpr int kSplit = kRows == 1 ? 2 : 1;
+
 // Adds the products of columns [n, n + kColumns).
 template <typename Value, int kRows, int kColumns>
 void Multiply(const Columns& w, const float* x, int64_t n, int64_t written, float* y,
               int64_t stride) {
+  constexpr bool kScaled = sizeof(Value) == 1;
   const auto* values = static_cast<const Value*>(w.values);
+  const float* const rows = kScaled ? x + kRows : x;
   const Value* at[kColumns];
   const uint16_t* masks[kColumns];
   for (int c = 0; c < kColumns; ++c) {
@@ -99,25 +118,30 @@ void Multiply(const Columns& w, const float* x, int64_t n, int64_t written, floa
     masks[c] = w.masks + (n + c) * w.groups;
   }
   const int64_t ahead = int64_t{w.pointers[n + kColumns]} - w.pointers[n];
-  Floats sums[kColumns][kRows] = {};
-  for (int64_t g = 0; g < w.groups; ++g) {
-    const float* inputs = x + g * kRows * kGroup;
+  Floats sums[kColumns][kRows][kSplit<kRows>] = {};
+  for (int64_t g = 0; g < w.groups; g += kWord / kGroup) {
+    const float* inputs = rows + g * kRows * kGroup;
+    WAFER_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       __builtin_prefetch(at[c] + ahead);
-      const uint32_t mask = masks[c][g];
+      const uint64_t word = Word(masks[c] + g);
+      WAFER_UNROLL
       for (int part = 0; part < kParts; ++part) {
-        const uint32_t own = mask >> (part * kLanes) & kAll;
+        const uint32_t own = word >> (part * kLanes) & kAll;
         const Floats weights = Expand(LoadValues(at[c]), own);
         at[c] += __builtin_popcount(own);
+        const int group = part * kLanes / kGroup, lane = part * kLanes % kGroup;
         for (int r = 0; r < kRows; ++r) {
-          sums[c][r] += weights * Load(inputs + r * kGroup + part * kLanes);
+          sums[c][r][part % kSplit<kRows>] += weights * Load(inputs + (group * kRows + r) * kGroup + lane);
         }
       }
     }
   }
   for (int c = 0; c < kColumns; ++c) {
     for (int r = 0; r < kRows; ++r) {
-      if (r < written) y[r * stride + n + c] = Sum(sums[c][r]);
+      Floats sum = sums[c][r][0];
+      if constexpr (kSplit<kRows> == 2) sum += sums[c][r][1];
+      if (r < written) y[r * stride + n + c] = kScaled ? Sum(sum) * (w.scales[n + c] * x[r]) : Sum(sum);
     }
   }
 }
@@ -140,27 +164,33 @@ __attribute__((target("avx512vbmi2"))) void MultiplyPairs(const Columns& w, cons
     masks[c] = w.masks + (n + c) * w.groups;
   }
   const int64_t ahead = int64_t{w.pointers[n + kColumns]} - w.pointers[n];
-  Floats sums[kColumns][kRows] = {};
-  for (int64_t g = 0; g < w.groups; g += 2) {
+  Floats sums[kColumns][kRows][2] = {};
+  for (int64_t g = 0; g < w.groups; g += kWord / kGroup) {
     const float* inputs = x + g * kRows * kGroup;
+    WAFER_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       __builtin_prefetch(at[c] + ahead);
-      uint32_t mask = masks[c][g];
-      if (g + 1 < w.groups) std::memcpy(&mask, masks[c] + g, sizeof(mask));
-      const Words spread = reinterpret_cast<Words>(
-          _mm512_maskz_expand_epi16(mask, _mm512_loadu_si512(at[c])));
-      at[c] += __builtin_popcount(mask);
-      const Floats even = reinterpret_cast<Floats>(spread << 16);
-      const Floats odd = reinterpret_cast<Floats>(spread & 0xffff0000u);
-      for (int r = 0; r < kRows; ++r) {
-        sums[c][r] += even * Load(inputs + 2 * r * kGroup);
-        sums[c][r] += odd * Load(inputs + (2 * r + 1) * kGroup);
+      const uint64_t word = Word(masks[c] + g);
+      WAFER_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t mask = static_cast<uint32_t>(word >> 32 * half);
+        __m512i values = _mm512_loadu_si512(at[c]);
+        asm("" : "+v"(values));
+        const Words spread = reinterpret_cast<Words>(_mm512_maskz_expand_epi16(mask, values));
+        at[c] += __builtin_popcount(mask);
+        const Floats even = reinterpret_cast<Floats>(spread << 16);
+        const Floats odd = reinterpret_cast<Floats>(spread & 0xffff0000u);
+        for (int r = 0; r < kRows; ++r) {
+          const float* own = inputs + 2 * (half * kRows + r) * kGroup;
+          sums[c][r][0] += even * Load(own);
+          sums[c][r][1] += odd * Load(own + kGroup);
+        }
       }
     }
   }
   for (int c = 0; c < kColumns; ++c) {
     for (int r = 0; r < kRows; ++r) {
-      if (r < written) y[r * stride + n + c] = Sum(sums[c][r]);
+      if (r < written) y[r * stride + n + c] = Sum(sums[c][r][0] + sums[c][r][1]);
     }
   }
 }
@@ -186,9 +216,11 @@ void RowsPairs(const Columns& w, const float* x, int rows, int64_t begin, int64_
   }
 }
 
-bool ByPairs(const Columns& w) { return w.bf16 && w.vbmi2; }
+Layout LayoutOf(const Columns& w) {
+  return w.number == Number::kBfloat16 && w.wide ? Layout::kPairs : Layout::kGroups;
+}
 #else
-bool ByPairs(const Columns&) { return false; }
+Layout LayoutOf(const Columns&) { return Layout::kGroups; }
 void RowsPairs(const Columns&, const float*, int, int64_t, int64_t, int64_t, float*, int64_t) {}
 #endif
 
@@ -216,11 +248,117 @@ void Rows(const Columns& w, const float* x, int rows, int64_t begin, int64_t end
 
 void Entry(const Columns& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
            float* y, int64_t stride) {
-  if (ByPairs(w)) return RowsPairs(w, x, rows, begin, end, written, y, stride);
-  auto* run = w.bf16 ? Rows<uint16_t> : Rows<float>;
+  if (LayoutOf(w) == Layout::kPairs) return RowsPairs(w, x, rows, begin, end, written, y, stride);
+  auto* run = w.number == Number::kInt8       ? Rows<int8_t>
+              : w.number == Number::kBfloat16 ? Rows<uint16_t>
+                                              : Rows<float>;
   run(w, x, rows, begin, end, written, y, stride);
 }
 
+// Of 8-bit values, where a processor spreads bytes and adds their products, 64 inputs at a time.
+//
+// An activation is an integer of 16 bits times the row's factor: its upper byte plus 128 and its
+// lower one are unsigned, as vpdpbusd takes them. Sums of a lane are integers and exact; what the 128
+// add is taken off at last, by the sum of the column's values, and lanes are added as floats.
+namespace bytes {
+
+#if defined(WAFER_EXPANDS_16)
+#define WAFER_BYTES __attribute__((target("avx512vbmi2,avx512vnni")))
+
+// Products of columns [n, n + kColumns) with rows [first, first + kRows) of `rows`.
+template <bool kMasked, int kRows, int kColumns>
+WAFER_BYTES void Multiply(const Columns& w, const float* x, int rows, int first, int64_t n,
+                          int64_t written, float* y, int64_t stride) {
+  const auto* values = static_cast<const int8_t*>(w.values);
+  const auto* const lanes = reinterpret_cast<const uint8_t*>(x + rows) + first * 2 * kWord;
+  const int64_t inputs = w.groups * kGroup;
+  const int8_t* at[kColumns];
+  const uint16_t* masks[kColumns];
+  for (int c = 0; c < kColumns; ++c) {
+    masks[c] = w.masks + (n + c) * w.groups;
+    at[c] = values + (kMasked ? w.pointers[n + c] : (n + c) * inputs);
+  }
+  const int64_t ahead = kMasked ? w.pointers[n + kColumns] - w.pointers[n] : kColumns * inputs;
+  const __m512i ones = _mm512_set1_epi8(1);
+  __m512i upper[kColumns][kRows], lower[kColumns][kRows], totals[kColumns];
+  for (int c = 0; c < kColumns; ++c) {
+    totals[c] = _mm512_setzero_si512();
+    for (int r = 0; r < kRows; ++r) upper[c][r] = lower[c][r] = totals[c];
+  }
+  for (int64_t g = 0; g < w.groups; g += kWord / kGroup) {
+    const uint8_t* own = lanes + g / (kWord / kGroup) * rows * 2 * kWord;
+    WAFER_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      __builtin_prefetch(at[c] + ahead);
+      __m512i weights = _mm512_loadu_si512(at[c]);
+      if constexpr (kMasked) {
+        uint64_t word;
+        std::memcpy(&word, masks[c] + g, sizeof(word));
+        asm("" : "+v"(weights));
+        weights = _mm512_maskz_expand_epi8(word, weights);
+        at[c] += __builtin_popcountll(word);
+      } else {
+        at[c] += kWord;
+      }
+      totals[c] = _mm512_dpbusd_epi32(totals[c], ones, weights);
+      for (int r = 0; r < kRows; ++r) {
+        const uint8_t* bytes = own + r * 2 * kWord;
+        upper[c][r] = _mm512_dpbusd_epi32(upper[c][r], _mm512_loadu_si512(bytes), weights);
+        lower[c][r] = _mm512_dpbusd_epi32(lower[c][r], _mm512_loadu_si512(bytes + kWord), weights);
+      }
+    }
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    const __m512i total = _mm512_slli_epi32(totals[c], 7);
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 high = _mm512_cvtepi32_ps(_mm512_sub_epi32(upper[c][r], total));
+      const __m512 sums = _mm512_fmadd_ps(high, _mm512_set1_ps(256), _mm512_cvtepi32_ps(lower[c][r]));
+      const float sum = _mm512_reduce_add_ps(sums) * (w.scales[n + c] * x[first + r]);
+      if (first + r < written) y[(first + r) * stride + n + c] = sum;
+    }
+  }
+}
+
+// A dense column is one stream; see streams.cc.
+template <bool kMasked, int kRows>
+WAFER_BYTES void Range(const Columns& w, const float* x, int rows, int64_t begin, int64_t end,
+                       int64_t written, float* y, int64_t stride) {
+  constexpr int kTogether = kRows > 4 || !kMasked ? 1 : kRows > 2 ? 2 : 4;
+  for (int first = 0; first < rows; first += kRows) {
+    int64_t n = begin;
+    for (; n + kTogether <= end; n += kTogether) {
+      Multiply<kMasked, kRows, kTogether>(w, x, rows, first, n, written, y, stride);
+    }
+    for (; n < end; ++n) Multiply<kMasked, kRows, 1>(w, x, rows, first, n, written, y, stride);
+  }
+}
+
+template <bool kMasked>
+void Rows(const Columns& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
+          float* y, int64_t stride) {
+  auto* run = rows == 1   ? Range<kMasked, 1>
+              : rows == 2 ? Range<kMasked, 2>
+              : rows == 4 ? Range<kMasked, 4>
+                          : Range<kMasked, 8>;
+  run(w, x, rows, begin, end, written, y, stride);
+}
+
+void Entry(const Columns& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
+           float* y, int64_t stride) {
+  auto* run = w.masks != nullptr ? Rows<true> : Rows<false>;
+  run(w, x, rows, begin, end, written, y, stride);
+}
+
+Layout LayoutOf(const Columns& w) { return w.wide ? Layout::kBytes : Layout::kGroups; }
+#else
+Layout LayoutOf(const Columns&) { return Layout::kGroups; }
+void Entry(const Columns&, const float*, int, int64_t, int64_t, int64_t, float*, int64_t) {}
+#endif
+
+}  // namespace bytes
+
 }  // namespace
 
-extern "C" const wafer::DecodeKernels WAFER_JOIN(WAFER_TARGET, _decode) = {ByPairs, Entry};
+extern "C" const wafer::DecodeKernels WAFER_JOIN(WAFER_TARGET, _decode) = {LayoutOf, Entry};
+extern "C" const wafer::DecodeKernels WAFER_JOIN(WAFER_TARGET, _bytes) = {bytes::LayoutOf,
+                                                                           bytes::Entry};

@@ -6,8 +6,12 @@
 #include "decode.h"
 
 #include <algorithm>
+#include <cfloat>
+#include <cmath>
 #include <functional>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "checks.h"
 #include "runtime.h"
@@ -18,12 +22,23 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr int64_t kBlockBytes = 1 << 17;
+constexpr int64_t kBlockBytes = 1 << 15;
+constexpr float kMost = 32767;  // the largest integer of a rounded activation
+
+// Of 64 inputs.
+int64_t Words(int64_t width) { return (width + kWord - 1) / kWord; }
 
 const DecodeKernels& Decoder() {
   static const DecodeKernels& kernels =
       BestOf(wafer_tile_baseline_decode, WAFER_IF_AVX2(wafer_tile_avx2_decode),
              WAFER_IF_AVX512(wafer_tile_avx512_decode));
+  return kernels;
+}
+
+const DecodeKernels& Bytes() {
+  static const DecodeKernels& kernels =
+      BestOf(wafer_tile_baseline_bytes, WAFER_IF_AVX2(wafer_tile_avx2_bytes),
+             WAFER_IF_AVX512(wafer_tile_avx512_bytes));
   return kernels;
 }
 
@@ -43,13 +58,57 @@ int64_t Padded(int64_t count) {
 
 // Rows of x as decode.h says, `step` parts of 16 inputs together, 0 where there is none.
 void Pack(const float* x, int64_t width, int64_t count, int64_t rows, int64_t step, float* to) {
-  for (int64_t first = 0; first < width; first += step * kGroup) {
-    const int64_t inputs = std::min(step * kGroup, width - first);
+  for (int64_t first = 0; first < Words(width) * kWord; first += step * kGroup) {
+    const int64_t inputs = std::clamp<int64_t>(width - first, 0, step * kGroup);
     for (int64_t r = 0; r < rows; ++r, to += step * kGroup) {
       std::fill(to, to + step * kGroup, 0.0f);
       if (r >= count) continue;
       const float* from = x + r * width + first;
-      for (int64_t i = 0; i < inputs; ++i) to[i % step * kGroup + i / step] = from[i];
+      for (int64_t part = 0; part < step; ++part) {
+        for (int64_t i = part; i < inputs; i += step) to[part * kGroup + i / step] = from[i];
+      }
+    }
+  }
+}
+
+// Rows as integers of 16 bits and a factor for each, NaN where x is not finite: whole[r * width + i]
+// is the integer nearest to x / factor, as a float.
+void Round(const float* x, int64_t width, int64_t count, float* factors, float* __restrict whole) {
+  for (int64_t r = 0; r < count; ++r, x += width, whole += width) {
+    float largest[kGroup] = {}, wrong[kGroup] = {};  // by lane: a loop over floats stays in order
+    const auto add = [&](int64_t first, int64_t inputs) {
+      for (int64_t i = 0; i < inputs; ++i) {
+        const float value = x[first + i], size = std::fabs(value);
+        largest[i] = size > largest[i] ? size : largest[i];
+        wrong[i] += value * 0.0f;
+      }
+    };
+    for (int64_t i = 0; i < width / kGroup; ++i) add(i * kGroup, kGroup);
+    add(width / kGroup * kGroup, width % kGroup);
+    const float most = *std::max_element(largest, largest + kGroup);
+    const float nan = std::accumulate(wrong, wrong + kGroup, 0.0f);  // or 0
+    const float per = kMost / most, by = per <= FLT_MAX && nan == 0 ? per : 0;
+    factors[r] = (by > 0 ? most / kMost : 0) + nan;
+    // Added to 1.5 * 2^23, a float loses what is behind its point.
+    for (int64_t i = 0; i < width; ++i) {
+      const float scaled = by > 0 ? x[i] * by : 0;
+      whole[i] = (scaled + 12582912.0f) - 12582912.0f;
+    }
+  }
+}
+
+// Whole numbers as their upper bytes plus 128, and their lower ones; see decode.h.
+void PackBytes(const float* whole, int64_t width, int64_t count, int64_t rows,
+               uint8_t* __restrict to) {
+  std::fill(to, to + Words(width) * rows * 2 * kWord, uint8_t{0});
+  for (int64_t first = 0; first < width; first += kWord) {
+    const int64_t inputs = std::min<int64_t>(kWord, width - first);
+    for (int64_t r = 0; r < rows; ++r, to += 2 * kWord) {
+      if (r >= count) continue;
+      for (int64_t i = 0; i < inputs; ++i) {
+        const int32_t bits = static_cast<int32_t>(whole[r * width + first + i]) + 32768;
+        to[i] = static_cast<uint8_t>(bits >> 8), to[kWord + i] = static_cast<uint8_t>(bits);
+      }
     }
   }
 }
@@ -72,13 +131,27 @@ struct Form {
 };
 
 Form ByGroups(const Columns& w) {
-  const int64_t step = w.masks != nullptr && Decoder().by_pairs(w) ? 2 : 1;
-  const auto pack = [step](const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
-    Pack(x, width, count, rows, step, to);
+  const bool bytes = w.number == Number::kInt8 && Bytes().layout(w) == Layout::kBytes;
+  const int64_t step = w.masks != nullptr && Decoder().layout(w) == Layout::kPairs ? 2 : 1;
+  const auto multiply = bytes ? Bytes().multiply
+                        : w.masks != nullptr ? Decoder().multiply
+                                             : Streams().dense;
+  const auto run = [w, multiply](auto... rest) { multiply(w, rest...); };
+  const int64_t padded = (w.groups + 3) / 4 * kWord;
+  if (w.number != Number::kInt8) {
+    const auto pack = [step](const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
+      Pack(x, width, count, rows, step, to);
+    };
+    return {padded, 0, pack, run};
+  }
+  const auto pack = [bytes](const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
+    std::vector<float> whole(count * width);
+    std::fill(to, to + rows, 0.0f);
+    Round(x, width, count, to, whole.data());
+    if (bytes) return PackBytes(whole.data(), width, count, rows, reinterpret_cast<uint8_t*>(to + rows));
+    Pack(whole.data(), width, count, rows, 1, to + rows);
   };
-  const auto multiply = w.masks != nullptr ? Decoder().multiply : Streams().dense;
-  return {(w.groups + step - 1) / step * step * kGroup, 0, pack,
-          [w, multiply](auto... rest) { multiply(w, rest...); }};
+  return {1 + padded / (bytes ? 2 : 1), 0, pack, run};
 }
 
 // To add up the steps of every column would cost as much as the product: there is room for the
@@ -129,33 +202,63 @@ bool IsValue(const ffi::AnyBuffer& values) {
   return values.element_type() == ffi::DataType::F32 || values.element_type() == ffi::DataType::BF16;
 }
 
+// Whether these are values of a type that has such scales.
+bool HasScales(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& scales, int64_t outputs) {
+  const bool int8 = values.element_type() == ffi::DataType::S8;
+  return (int8 || IsValue(values)) &&
+         static_cast<int64_t>(scales.element_count()) == (int8 ? outputs : 0);
+}
+
+// Whether the processor adds products of bytes.
+bool AddsBytes() {
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c >> 11 & 1) != 0;
+#else
+  return false;
+#endif
+}
+
+// Sums of more inputs than this can leave 32 bits.
+constexpr int64_t kMostInputs = 1 << 16;
+
+Columns OfColumns(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& scales,
+                  const uint16_t* masks, const int32_t* pointers, int64_t groups) {
+  static const bool spreads = Processor().vbmi2, adds = spreads && AddsBytes();
+  const Number number = values.element_type() == ffi::DataType::S8     ? Number::kInt8
+                        : values.element_type() == ffi::DataType::BF16 ? Number::kBfloat16
+                                                                       : Number::kFloat32;
+  const bool wide = number == Number::kInt8
+                        ? adds && groups % 4 == 0 && groups * kGroup <= kMostInputs
+                        : spreads;
+  return {values.untyped_data(), number, masks, pointers, groups, scales.typed_data(), wide};
+}
+
 // Whether `at` are pointers into so many values, `past` of them behind the last column.
 bool Fits(const int32_t* at, int64_t outputs, int64_t past, const ffi::AnyBuffer& values) {
-  return IsValue(values) && at[0] == 0 &&
-         at[outputs] + past <= static_cast<int64_t>(values.element_count()) &&
+  return at[0] == 0 && at[outputs] + past <= static_cast<int64_t>(values.element_count()) &&
          std::is_sorted(at, at + outputs + 1);
 }
 
-// y[T, N] = x[T, K] W from kept values, their masks [N, K / 16] and where each column begins.
-// Whether masks and pointers agree was asked when the weight was made: it costs as much as the
-// product.
+// y[T, N] = x[T, K] W from kept values, their masks [N, K / 16] and where each column begins; of
+// 8-bit values each column has its scale, of others there are none. Whether masks and pointers agree
+// was asked when the weight was made: it costs as much as the product.
 ffi::Error Masked(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer values,
-                  ffi::Buffer<ffi::U16> masks, ffi::Buffer<ffi::S32> pointers,
-                  ffi::Result<ffi::Buffer<ffi::F32>> y) {
+                  ffi::Buffer<ffi::F32> scales, ffi::Buffer<ffi::U16> masks,
+                  ffi::Buffer<ffi::S32> pointers, ffi::Result<ffi::Buffer<ffi::F32>> y) {
   const auto sizes = x.dimensions(), words = masks.dimensions();
   const int64_t outputs = static_cast<int64_t>(pointers.element_count()) - 1;
   if (sizes.size() != 2 || words.size() != 2 || outputs < 0 || !IsMatrix(*y, sizes[0], outputs) ||
-      words[0] != outputs || words[1] != (sizes[1] + kGroup - 1) / kGroup) {
-    return Refuse("shapes of x, masks and pointers");
+      words[0] != outputs || words[1] != Words(sizes[1]) * kWord / kGroup ||
+      !HasScales(values, scales, outputs)) {
+    return Refuse("shapes of x, scales, masks and pointers");
   }
-  if (!Fits(pointers.typed_data(), outputs, kPast, values)) {
+  const int64_t past = values.element_type() == ffi::DataType::S8 ? kPastInt8 : kPast;
+  if (!Fits(pointers.typed_data(), outputs, past, values)) {
     return Refuse("values that do not fit the pointers");
   }
-  const bool bf16 = values.element_type() == ffi::DataType::BF16;
-  static const bool vbmi2 = Processor().vbmi2;
-  const Columns w{values.untyped_data(), bf16,     masks.typed_data(),
-                  pointers.typed_data(), words[1], vbmi2};
-  const int64_t bytes = values.element_count() * (bf16 ? 2 : 4) + 2 * masks.element_count();
+  const Columns w = OfColumns(values, scales, masks.typed_data(), pointers.typed_data(), words[1]);
+  const int64_t bytes = static_cast<int64_t>(values.size_bytes() + masks.size_bytes());
   return Run(pool, ByGroups(w), outputs, bytes, x, y->typed_data());
 }
 
@@ -168,7 +271,7 @@ ffi::Error FromSteps(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuff
   if (sizes.size() != 2 || outputs < 0 || !IsMatrix(*y, sizes[0], outputs)) {
     return Refuse("shapes of x and pointers");
   }
-  if (steps.element_count() != values.element_count() ||
+  if (!IsValue(values) || steps.element_count() != values.element_count() ||
       !Fits(pointers.typed_data(), outputs, 0, values)) {
     return Refuse("values that do not fit the pointers or steps");
   }
@@ -178,17 +281,16 @@ ffi::Error FromSteps(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuff
   return Run(pool, BySteps(w, outputs, sizes[1]), outputs, bytes, x, y->typed_data());
 }
 
-// y[T, N] = x[T, K] W from all of W, [N, K] with K a multiple of 16.
+// y[T, N] = x[T, K] W from all of W, [N, K] with K a multiple of 16; scales as Masked has them.
 ffi::Error Whole(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer values,
-                 ffi::Result<ffi::Buffer<ffi::F32>> y) {
+                 ffi::Buffer<ffi::F32> scales, ffi::Result<ffi::Buffer<ffi::F32>> y) {
   const auto sizes = x.dimensions(), stored = values.dimensions();
   if (sizes.size() != 2 || stored.size() != 2 || stored[1] != sizes[1] || sizes[1] % kGroup != 0 ||
-      !IsValue(values) || !IsMatrix(*y, sizes[0], stored[0])) {
-    return Refuse("shapes of x and a dense weight [outputs, a multiple of 16]");
+      !HasScales(values, scales, stored[0]) || !IsMatrix(*y, sizes[0], stored[0])) {
+    return Refuse("shapes of x, scales and a dense weight [outputs, a multiple of 16]");
   }
-  const bool bf16 = values.element_type() == ffi::DataType::BF16;
-  const Columns w{values.untyped_data(), bf16, nullptr, nullptr, sizes[1] / kGroup, false};
-  return Run(pool, ByGroups(w), stored[0], values.element_count() * (bf16 ? 2 : 4), x, y->typed_data());
+  const Columns w = OfColumns(values, scales, nullptr, nullptr, sizes[1] / kGroup);
+  return Run(pool, ByGroups(w), stored[0], static_cast<int64_t>(values.size_bytes()), x, y->typed_data());
 }
 
 }  // namespace
@@ -201,6 +303,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_decode, wafer::Masked,
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::U16>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
@@ -219,4 +322,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_dense_decode, wafer::Whole,
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());

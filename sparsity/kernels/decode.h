@@ -8,19 +8,34 @@
 namespace wafer {
 
 constexpr int kGroup = 16;     // inputs of one word of the mask
+constexpr int kWord = 64;      // inputs that kernels take at once: rows are padded to whole words
 constexpr int kPast = 32;      // values that may be read past the end
+constexpr int kPastInt8 = 64;  // the same of 8-bit values
 constexpr int kMostRows = 16;  // rows of activations that share one reading of the weight
 
+enum class Number { kFloat32, kBfloat16, kInt8 };
+
 // A weight by output column. Bit i of masks[n * groups + g] keeps input 16 g + i; the kept values
-// of column n follow each other from values[pointers[n]] on. Without masks all are kept. kPast values
-// past the end are readable where there are masks.
+// of column n follow each other from values[pointers[n]] on, and groups are whole words of 64 inputs.
+// Without masks all are kept. kPast or kPastInt8 values past the end are readable where there are
+// masks. Weights of kInt8 are values times scales[n].
 struct Columns {
   const void* values;
-  bool bf16;
+  Number number;
   const uint16_t* masks;    // nullptr: dense
   const int32_t* pointers;  // [outputs + 1]; nullptr: dense
   int64_t groups;
-  bool vbmi2;  // the processor spreads 16-bit values
+  const float* scales;  // [outputs] of kInt8
+  bool wide;  // the processor spreads values of this size, and adds products of bytes where kInt8
+};
+
+// How rows of activations lie for a kernel, in whole words of 64 inputs.
+enum class Layout {
+  kGroups,  // x[groups][rows][16]
+  kPairs,   // x[groups / 2][rows][2][16]: inputs 0, 2 ... of the 32, then 1, 3 ...
+  // Of 8-bit weights rows are integers of 16 bits times a factor of the row. x[rows] are the factors;
+  // behind them the integers lie as kGroups in floats, or
+  kBytes,  // as uint8[groups / 4][rows][2][64]: their upper bytes plus 128, then their lower ones
 };
 
 // Another form, of fewer bytes where an eighth or less is kept: steps[j] is the distance of value j's
@@ -33,9 +48,7 @@ struct Stepped {
 };
 
 struct DecodeKernels {
-  // Whether the rows for w lie by two groups, as x[(groups + 1) / 2][rows][2][16]: inputs 0, 2 ...
-  // of the 32, then 1, 3 ...; else as x[groups][rows][16].
-  bool (*by_pairs)(const Columns& w);
+  Layout (*layout)(const Columns& w);
   // Products of columns [begin, end) with `rows` (1, 2, 4, 8 or 16) rows of activations; the first `written` of them reach y[row * stride + column].
   void (*multiply)(const Columns& w, const float* x, int rows, int64_t begin, int64_t end,
                    int64_t written, float* y, int64_t stride);
@@ -43,7 +56,7 @@ struct DecodeKernels {
 
 // The same products of weights that are one stream.
 struct StreamKernels {
-  // Without masks; rows lie as x[groups][rows][16].
+  // Without masks; rows lie as kGroups.
   void (*dense)(const Columns& w, const float* x, int rows, int64_t begin, int64_t end,
                 int64_t written, float* y, int64_t stride);
   // Rows lie as x[inputs][rows].
@@ -57,6 +70,10 @@ extern "C" {
 extern const wafer::StreamKernels wafer_tile_avx512_streams;
 extern const wafer::StreamKernels wafer_tile_avx2_streams;
 extern const wafer::StreamKernels wafer_tile_baseline_streams;
+// Of kInt8, masked or dense; `layout` is kBytes where this target has them, for wide weights.
+extern const wafer::DecodeKernels wafer_tile_avx512_bytes;
+extern const wafer::DecodeKernels wafer_tile_avx2_bytes;
+extern const wafer::DecodeKernels wafer_tile_baseline_bytes;
 extern const wafer::DecodeKernels wafer_tile_avx512_decode;
 extern const wafer::DecodeKernels wafer_tile_avx2_decode;
 extern const wafer::DecodeKernels wafer_tile_baseline_decode;

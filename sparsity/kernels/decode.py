@@ -2,8 +2,12 @@
 
 A step of generation multiplies one row (one per sample) by every weight of the model, so its time
 is that of reading them. ``DecodeWeight`` holds kept values by output column, with a bit per input
-or a byte per value, whichever is fewer bytes (from 87.5 % zeros on, the latter).
-``DecodeTable`` is its dense companion, for a head or a table. Both only go forward.
+or, where few are kept, a byte per value. ``DecodeTable`` is its dense companion, for a head or a
+table. Both only go forward.
+
+Weights of int8 are integers of -127 to 127 times a scale of their output, which is its largest
+weight over 127: none is off by more than half a scale. Their products round each row of activations
+to integers of 16 bits times a factor, the row's largest activation over 32,767; sums are float32.
 """
 
 import dataclasses
@@ -21,9 +25,15 @@ from wafer.sparsity.kernels import native
 from wafer.vsl.layout import AnyArray
 
 _GROUP = 16  # inputs of one word of the mask
-_PAST = 32  # values that may be read past the end
+_WORD = 64  # inputs that masks are padded to
 _LONGEST = 255  # distance that a step can say
-_DTYPES = (jnp.float32, jnp.bfloat16)
+#: by type: how it is stored, values that may be read past the end, and the most kept values for
+#: which steps are as fast as masks (measured at GPT-2's sizes; the same bytes at 1/8)
+_DTYPES = {
+    jnp.dtype(jnp.float32): (np.dtype(np.float32), 32, 1 / 8),
+    jnp.dtype(jnp.bfloat16): (np.dtype(ml_dtypes.bfloat16), 32, 1 / 16),
+    jnp.dtype(jnp.int8): (np.dtype(np.int8), 64, -1),  # always masks
+}
 
 
 @jax.tree_util.register_dataclass
@@ -32,14 +42,16 @@ _DTYPES = (jnp.float32, jnp.bfloat16)
 class DecodeWeight:
     """A [K, N] kernel as kept values and the inputs they belong to; make it with ``from_dense``."""
 
-    values: Array  #: [nnz + 32] float32 or bfloat16, column by column, then 32 zeros
-    #: [N, ceil(K / 16)] uint16; bit i of word g keeps input 16 g + i. None with ``steps``
+    #: [nnz + 32] float32 or bfloat16, or [nnz + 64] int8, column by column, then zeros
+    values: Array
+    #: [N, 4 ceil(K / 64)] uint16; bit i of word g keeps input 16 g + i. None with ``steps``
     masks: Array | None
     #: [nnz + 32] uint8, distance of each value's input from the one before in its column, the first
     #: one's from input 0; where that is more than 255, zeros among the values stand between. None
     #: with ``masks``
     steps: Array | None
     pointers: Array  #: [N + 1] int32, where each column's values begin
+    scales: Array | None = None  #: [N] float32 of int8 values, else None
     inputs: int = dataclasses.field(metadata={"static": True})  #: K, static
 
     @classmethod
@@ -48,29 +60,31 @@ class DecodeWeight:
 
         Args:
             kernel: [K, N] floats; NaN or 0 where pruned.
-            dtype: of the values, float32 or bfloat16.
+            dtype: of the values, float32, bfloat16 or int8.
 
         Raises:
-            ValueError: another shape or dtype, or more than 2^31 - 33 kept values.
+            ValueError: another shape or dtype, more than 2^31 - 65 kept values, or an infinite
+                weight that int8 should hold.
         """
-        dense = _columns(kernel, dtype, "DecodeWeight")
-        keep = ~np.isnan(dense) & (dense != 0)
-        bits = np.pad(keep, ((0, 0), (0, -keep.shape[1] % _GROUP)))
-        masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")  # [N, ceil(K / 16)]
-        steps, size = None, _numpy(dtype).itemsize
-        if np.count_nonzero(keep) <= masks.nbytes:
+        dense, scales = _columns(kernel, dtype, "DecodeWeight")
+        _, past, stepped = _DTYPES[jnp.dtype(dtype)]
+        keep = dense != 0
+        steps = None
+        if np.count_nonzero(keep) <= stepped * keep.size:
             bridged, near = _steps(keep)
-            if len(near) * (size + 1) <= np.count_nonzero(keep) * size + masks.nbytes:
-                keep, masks, steps = bridged, None, np.pad(near, (0, _PAST))
+            if len(near) <= stepped * keep.size:
+                keep, steps = bridged, np.pad(near, (0, past))
+        bits = np.pad(keep, ((0, 0), (0, -keep.shape[1] % _WORD)))
+        masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")
         pointers = np.concatenate([[0], np.cumsum(keep.sum(1, dtype=np.int64))])
-        if pointers[-1] >= 2**31 - _PAST:
-            raise ValueError(f"DecodeWeight: {pointers[-1]:,} kept values; at most 2^31 - 33")
-        values = np.pad(np.nan_to_num(dense[keep], nan=0.0), (0, _PAST)).astype(_numpy(dtype))
+        if pointers[-1] >= 2**31 - _WORD:
+            raise ValueError(f"DecodeWeight: {pointers[-1]:,} kept values; at most 2^31 - 65")
         return cls(
-            values=jnp.asarray(values),
-            masks=None if masks is None else jnp.asarray(masks),
+            values=jnp.asarray(np.concatenate([dense[keep], np.zeros(past, dense.dtype)])),
+            masks=jnp.asarray(masks) if steps is None else None,
             steps=None if steps is None else jnp.asarray(steps),
             pointers=jnp.asarray(pointers, jnp.int32),
+            scales=scales,
             inputs=dense.shape[1],
         )
 
@@ -86,7 +100,8 @@ class DecodeWeight:
     @property
     def nbytes(self) -> int:
         """Bytes that a product reads."""
-        return self.values.nbytes + self._places.nbytes + self.pointers.nbytes
+        read = self.values, self._places, self.pointers, self.scales
+        return sum(array.nbytes for array in read if array is not None)
 
     @property
     def kept(self) -> int:
@@ -96,11 +111,15 @@ class DecodeWeight:
     def project(self, x: Array) -> Array:
         """Compute x W: [..., K] -> [..., N] in the dtype of ``x``, summed in float32."""
         rows = _rows(x, self.inputs, "DecodeWeight")
-        if not native.usable():
-            return (rows @ self.dense()).reshape(*x.shape[:-1], -1).astype(x.dtype)
         result = jax.ShapeDtypeStruct((rows.shape[0], self.shape[1]), jnp.float32)
-        handler = "wafer_sparse_decode" if self.steps is None else "wafer_stepped_decode"
-        y = native.call(handler, result, rows, self.values, self._places, self.pointers)
+        if not native.usable():
+            y = (rows if self.scales is None else _rounded(rows)) @ self.dense()
+        elif self.steps is not None:
+            where = self.steps, self.pointers
+            y = native.call("wafer_stepped_decode", result, rows, self.values, *where)
+        else:
+            where = _scales(self.scales), self.masks, self.pointers
+            y = native.call("wafer_sparse_decode", result, rows, self.values, *where)
         return y.reshape(*x.shape[:-1], -1).astype(x.dtype)
 
     def dense(self) -> Array:
@@ -111,7 +130,8 @@ class DecodeWeight:
         bits = bits.reshape(self._places.shape[0], self._places.shape[1] * _GROUP)
         place = self.pointers[:-1, None] + jnp.cumsum(bits, 1, dtype=jnp.int32) - bits
         spread = jnp.where(bits == 1, self.values[place].astype(jnp.float32), 0)
-        return spread[:, : self.inputs].T
+        scales = 1 if self.scales is None else self.scales[:, None]
+        return (spread[:, : self.inputs] * scales).T
 
     def _from_steps(self, steps: Array) -> Array:
         total = jnp.cumsum(steps, dtype=jnp.int32)
@@ -129,17 +149,18 @@ class DecodeWeight:
 class DecodeTable:
     """A dense weight by output: an embedding table [V, D] that also scores, or a kernel turned."""
 
-    values: Array  #: [outputs, inputs] float32 or bfloat16
+    values: Array  #: [outputs, inputs] float32, bfloat16 or int8
+    scales: Array | None = None  #: [outputs] float32 of int8 values, else None
 
     @classmethod
     def from_dense(cls, table: AnyArray, dtype: DTypeLike = jnp.float32) -> "DecodeTable":
         """Hold a table [outputs, inputs]; NaN becomes 0.
 
         Raises:
-            ValueError: another shape or dtype.
+            ValueError: another shape or dtype, or an infinite weight that int8 should hold.
         """
-        rows = _columns(np.asarray(table).T, dtype, "DecodeTable")
-        return cls(jnp.asarray(np.nan_to_num(rows, nan=0.0).astype(_numpy(dtype))))
+        rows, scales = _columns(np.asarray(table).T, dtype, "DecodeTable")
+        return cls(jnp.asarray(rows), scales)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -150,12 +171,14 @@ class DecodeTable:
     @property
     def nbytes(self) -> int:
         """Bytes that a product reads."""
-        return self.values.nbytes
+        return self.values.nbytes + (0 if self.scales is None else self.scales.nbytes)
 
     def lookup(self, ids: Array) -> Array:
         """Rows of the table, float32; ids outside it read zeros."""
-        rows = jnp.take(self.values, ids, axis=0, mode="fill", fill_value=0)
-        return rows.astype(jnp.float32)
+        rows = jnp.take(self.values, ids, axis=0, mode="fill", fill_value=0).astype(jnp.float32)
+        if self.scales is None:
+            return rows
+        return rows * jnp.take(self.scales, ids, mode="fill", fill_value=0)[..., None]
 
     def project(self, x: Array) -> Array:
         """Score [..., inputs] against every row: [..., outputs] in the dtype of ``x``."""
@@ -163,9 +186,12 @@ class DecodeTable:
         rows = _rows(x, inputs, "DecodeTable")
         if inputs % _GROUP == 0 and native.usable():
             result = jax.ShapeDtypeStruct((rows.shape[0], outputs), jnp.float32)
-            y = native.call("wafer_dense_decode", result, rows, self.values)
+            y = native.call("wafer_dense_decode", result, rows, self.values, _scales(self.scales))
         else:
-            y = rows @ self.values.astype(jnp.float32).T
+            y = (rows if self.scales is None else _rounded(rows)) @ self.values.astype(
+                jnp.float32
+            ).T
+            y = y if self.scales is None else y * self.scales
         return y.reshape(*x.shape[:-1], -1).astype(x.dtype)
 
 
@@ -196,14 +222,30 @@ def _rows(x: Array, inputs: int, what: str) -> Array:
     return x.reshape(math.prod(x.shape[:-1]), inputs).astype(jnp.float32)
 
 
-def _columns(kernel: AnyArray, dtype: DTypeLike, what: str) -> np.ndarray:
-    """[K, N] of any float as [N, K] float32, refused before work."""
+def _rounded(rows: Array) -> Array:
+    """Round rows [..., K] to integers of 16 bits times a factor each, as native kernels do."""
+    factor = jnp.max(jnp.abs(rows), -1, keepdims=True) / 32767
+    return jnp.round(rows / jnp.where(factor == 0, 1, factor)) * factor
+
+
+def _scales(scales: Array | None) -> Array:
+    return jnp.zeros(0, jnp.float32) if scales is None else scales
+
+
+def _columns(kernel: AnyArray, dtype: DTypeLike, what: str) -> tuple[np.ndarray, Array | None]:
+    """[K, N] of any float as [N, K] in the stored type, NaN as 0, and the scales [N] of int8."""
     if np.ndim(kernel) != 2:
         raise ValueError(f"{what}: shape {np.shape(kernel)}; expected a matrix")
     if jnp.dtype(dtype) not in _DTYPES:
-        raise ValueError(f"{what}: dtype {jnp.dtype(dtype)}; choose float32 or bfloat16")
-    return np.ascontiguousarray(np.asarray(kernel, np.float32).T)
-
-
-def _numpy(dtype: DTypeLike) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16 if jnp.dtype(dtype) == jnp.bfloat16 else np.float32)
+        raise ValueError(f"{what}: dtype {jnp.dtype(dtype)}; choose {', '.join(map(str, _DTYPES))}")
+    columns = np.ascontiguousarray(np.asarray(kernel, np.float32).T)
+    columns = np.where(np.isnan(columns), np.float32(0), columns)
+    stored = _DTYPES[jnp.dtype(dtype)][0]
+    if stored != np.int8:
+        return columns.astype(stored), None
+    scales = np.max(np.abs(columns), axis=1, initial=0) / np.float32(127)
+    if not np.isfinite(scales).all():
+        raise ValueError(f"{what}: an infinite weight has no int8; choose float32 or bfloat16")
+    safe = np.where(scales == 0, np.float32(1), scales)
+    whole = np.clip(np.rint(columns / safe[:, None]), -127, 127)
+    return whole.astype(stored), jnp.asarray(scales)

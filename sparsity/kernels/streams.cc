@@ -10,13 +10,20 @@ namespace {
 
 using wafer::Columns;
 using wafer::kGroup;
+using wafer::Number;
 using wafer::Stepped;
 
 constexpr int kParts = kGroup / kLanes;
 
+typedef int8_t LooseBytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
+
 WAFER_INLINE Floats LoadValues(const float* p) { return Load(p); }
 WAFER_INLINE Floats LoadValues(const uint16_t* p) {
   return FromBf16(*reinterpret_cast<const LooseHalves*>(p));
+}
+
+WAFER_INLINE Floats LoadValues(const int8_t* p) {
+  return __builtin_convertvector(*reinterpret_cast<const LooseBytes*>(p), Floats);
 }
 
 WAFER_INLINE float Sum(Floats v) {
@@ -31,6 +38,8 @@ WAFER_INLINE float Sum(Floats v) {
 template <typename Value, int kRows>
 void RangeDense(const Columns& w, const float* x, int64_t begin, int64_t end, int64_t written,
                 float* y, int64_t stride) {
+  constexpr bool kScaled = sizeof(Value) == 1;
+  const float* const rows = kScaled ? x + kRows : x;
   const int64_t inputs = w.groups * kGroup;
   const auto* at = static_cast<const Value*>(w.values) + begin * inputs;
   for (int64_t n = begin; n < end; ++n) {
@@ -40,12 +49,12 @@ void RangeDense(const Columns& w, const float* x, int64_t begin, int64_t end, in
       for (int part = 0; part < kParts; ++part, at += kLanes) {
         const Floats weights = LoadValues(at);
         for (int r = 0; r < kRows; ++r) {
-          sums[r] += weights * Load(x + (g * kRows + r) * kGroup + part * kLanes);
+          sums[r] += weights * Load(rows + (g * kRows + r) * kGroup + part * kLanes);
         }
       }
     }
     for (int r = 0; r < kRows; ++r) {
-      if (r < written) y[r * stride + n] = Sum(sums[r]);
+      if (r < written) y[r * stride + n] = kScaled ? Sum(sums[r]) * (w.scales[n] * x[r]) : Sum(sums[r]);
     }
   }
 }
@@ -150,15 +159,21 @@ void ForRows(int rows, const Weight& w, Rest... rest) {
   }
 }
 
-template <typename Form, typename Weight>
-void Entry(const Weight& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
+void Dense(const Columns& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
            float* y, int64_t stride) {
-  auto* run = w.bf16 ? ForRows<Form, uint16_t, Weight, const float*, int64_t, int64_t, int64_t, float*, int64_t>
-                     : ForRows<Form, float, Weight, const float*, int64_t, int64_t, int64_t, float*, int64_t>;
-  run(rows, w, x, begin, end, written, y, stride);
+  switch (w.number) {
+    case Number::kInt8: return ForRows<ByDense, int8_t>(rows, w, x, begin, end, written, y, stride);
+    case Number::kBfloat16: return ForRows<ByDense, uint16_t>(rows, w, x, begin, end, written, y, stride);
+    default: return ForRows<ByDense, float>(rows, w, x, begin, end, written, y, stride);
+  }
+}
+
+void Steps(const Stepped& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
+           float* y, int64_t stride) {
+  if (w.bf16) return ForRows<BySteps, uint16_t>(rows, w, x, begin, end, written, y, stride);
+  ForRows<BySteps, float>(rows, w, x, begin, end, written, y, stride);
 }
 
 }  // namespace
 
-extern "C" const wafer::StreamKernels WAFER_JOIN(WAFER_TARGET, _streams) = {
-    Entry<ByDense, Columns>, Entry<BySteps, Stepped>};
+extern "C" const wafer::StreamKernels WAFER_JOIN(WAFER_TARGET, _streams) = {Dense, Steps};

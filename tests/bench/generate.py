@@ -2,10 +2,12 @@
 
 GPT-2 small, or with --llama a LLaMA of 1.1 B (d=2048, 22 layers, 4 key-value heads, vocabulary
 32,000; it takes 12 GB). One decoding step (batch 1, 8 and 16, a cache of 64 slots) with dense
-kernels against one with csr kernels, each in float32 and in bfloat16, all with the native head,
-alternating in one process; medians, compilation apart. Dense float32 kernels are the faster of
-XLA's and native ones, dense bfloat16 ones native. Rows decodeNN: batch 1, NN % zeros, float32 over
-float32; _bf16: bfloat16 over bfloat16; _bN: batch N. The goal of a row stands beside it.
+kernels against one with csr kernels, each in float32 and in bfloat16, and csr kernels and table in
+int8, all with the native head, alternating in one process; medians, compilation apart. Dense
+float32 kernels are the faster of XLA's and native ones, dense bfloat16 ones native. Rows decodeNN:
+batch 1, NN % zeros, float32 over float32; _bf16: bfloat16 over bfloat16; _int8: int8 over dense
+float32; _bN: batch N. The goal of a row stands beside it. int8_error: the largest difference that
+int8 makes to a logit at batch 1, over the largest logit, the worst over the levels.
 bandwidth_share: bytes of weights that the float32 csr step at batch 1 reads per second, the least
 over the levels, over those of the fastest of three programs that only read as many bytes in the
 same rounds: numpy's maximum on all cores, XLA's products, our dense kernel (which of them is
@@ -56,10 +58,11 @@ LLAMA = {
     "max_position_embeddings": 2048,
 }
 QUICK = {"vocab_size": 4096, "num_hidden_layers": 3}
-GOALS = {70: (1.35, 1.7), 80: (1.6, 2.2), 90: (2.0, 3.0)}
-LLAMA_GOALS = {70: (1.6, None), 80: (2.2, None), 90: (3.5, None)}
+GOALS = {70: (1.35, None, None), 80: (1.6, 1.6, 4.0), 90: (2.0, 2.0, None)}  # ENDS: at batch 1
+LLAMA_GOALS = {70: (1.6, None, None), 80: (2.2, None, None), 90: (3.5, None, None)}
 SLOTS = 64
 DTYPES = ("float32", "bfloat16")
+ENDS = ("", "_bf16", "_int8")
 
 
 def pruned(level, name, leaf):
@@ -119,34 +122,36 @@ def dense_tree(leaves, dtype, *, native_kernels):
 def trees_of(model, weights, level):
     """Arm -> tree of one step, and the bytes that the float32 csr one reads."""
     stored = {n: pruned(level / 100, n, np.asarray(leaf)) for n, leaf in named_leaves(weights)}
-    csr = {d: decoding.convert(model, stored.items(), jnp.dtype(d)) for d in DTYPES}
+    csr = {d: decoding.convert(model, stored.items(), jnp.dtype(d)) for d in (*DTYPES, "int8")}
     trees = {f"csr {dtype}": tree.params for dtype, tree in csr.items()}
     trees |= {f"dense {d}": dense_tree(stored, d, native_kernels=True) for d in DTYPES}
     trees["dense float32, XLA"] = dense_tree(stored, "float32", native_kernels=False)
     return trees, csr["float32"].nbytes
 
 
-def measure(model, weights, level, batch, repeats):
-    """Ratios of csr steps to the faster dense ones, and the share of the stream."""
-    trees, nbytes = trees_of(model, weights, level)
+def measure(model, trees, nbytes, batch, repeats):
+    """Ratios of csr steps to the dense ones of ``ENDS``, share of the stream, error of int8."""
     programs = {name: stepper(model.config, tree, batch) for name, tree in trees.items()}
     for dtype, tolerance in zip(DTYPES, (1e-4, 2e-2), strict=True):
         harness.agree({n: run() for n, run in programs.items() if dtype in n}, tolerance)
+    exact, rough = (np.asarray(programs[f"csr {d}"]()) for d in ("float32", "int8"))
+    error = np.abs(rough - exact).max() / np.abs(exact).max()
     streams = readers(nbytes)
     times = harness.interleave(programs | streams, repeats)
     fastest = min(streams, key=lambda name: times[name].median)
     dense = min(("dense float32", "dense float32, XLA"), key=lambda name: times[name].median)
-    single = harness.ratio(times, dense, "csr float32").median
-    half = harness.ratio(times, "dense bfloat16", "csr bfloat16").median
+    arms = zip((dense, "dense bfloat16", dense), (*DTYPES, "int8"), strict=True)
+    ratios = [harness.ratio(times, base, f"csr {dtype}").median for base, dtype in arms]
     share = harness.ratio(times, fastest, "csr float32").median
     print(
-        f"{level} % zeros, batch {batch}: "
+        f"batch {batch}: "
         + ", ".join(f"{name} {1e3 * times[name].median:.1f} ms" for name in programs)
-        + f"; float32 {single:.2f} x, bfloat16 {half:.2f} x; stream ({fastest}) "
+        + "; float32 {:.2f} x, bfloat16 {:.2f} x, int8 {:.2f} x".format(*ratios)
+        + f", error of int8 {error:.4f}; stream ({fastest}) "
         f"{nbytes / times[fastest].median / 1e9:.1f} GB/s, share {share:.2f}",
         flush=True,
     )
-    return single, half, share
+    return ratios, share, error
 
 
 def main():
@@ -161,18 +166,19 @@ def main():
     settings, goals_of = (LLAMA, LLAMA_GOALS) if options.llama else (GPT2, GOALS)
     model = models.build(settings | (QUICK if options.quick else {}))
     weights = model.init(jax.random.key(0))
-    rows = {}
+    rows, shares, errors = {}, [], []
     repeats = 5 if options.quick else 15
     for level, goals in [*goals_of.items()][2 if options.quick else 0 :]:
+        trees, nbytes = trees_of(model, weights, level)
+        print(f"{level} % zeros; goals at batch 1 in {(*DTYPES, 'int8')}: {goals}")
         for batch in (1, 8) if options.quick else (1, 8, 16):
-            single, half, share = measure(model, weights, level, batch, repeats)
+            ratios, share, error = measure(model, trees, nbytes, batch, repeats)
             end = "" if batch == 1 else f"_b{batch}"
-            rows |= {f"decode{level}{end}": single, f"decode{level}{end}_bf16": half}
+            rows |= {f"decode{level}{end}{e}": r for e, r in zip(ENDS, ratios, strict=True)}
             if batch == 1:
-                print(f"  goals: {goals[0]} in float32, {goals[1] or 'none'} in bfloat16")
-                rows["bandwidth_share"] = min(share, rows.get("bandwidth_share", share))
+                shares, errors = [*shares, share], [*errors, error]
     print(harness.environment())
-    harness.report(rows)
+    harness.report(rows | {"bandwidth_share": min(shares), "int8_error": max(errors)})
 
 
 if __name__ == "__main__":

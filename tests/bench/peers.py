@@ -11,7 +11,8 @@ Threads are those that each library takes by itself.
 
 Rows: ``train_eager``, ``train_compiled``: PyTorch's time over that of our dense step; ``s90_eager``
 and ``s90_compiled``: over ours with 90 % zeros; ``decodeN``: over our dense decode of N rows;
-``decodeN_csr90``: over ours with 90 % zeros; ``vs_torch`` is ``decode1``. Above 1, ours is faster.
+``decodeN_csr90``: over ours with 90 % zeros, ``decodeN_csr80_int8``: with 80 % zeros and int8
+weights (other weights than PyTorch's); ``vs_torch`` is ``decode1``. Above 1, ours is faster.
 """
 
 import importlib.util
@@ -148,6 +149,8 @@ def decode(quick):
     stored = map_named(lambda name, leaf: generate.pruned(0.9, name, leaf), weights)
     dense = jax.tree.map(lambda leaf: jnp.asarray(np.nan_to_num(leaf)), stored)
     sparse = decoding.convert(model, named_leaves(stored)).params
+    fewer = map_named(lambda name, leaf: generate.pruned(0.8, name, leaf), weights)
+    int8 = decoding.convert(model, named_leaves(fewer), jnp.int8).params
     module = torch_model(model, dense)
     rows = {}
     for batch in (1, 8):
@@ -155,6 +158,7 @@ def decode(quick):
             "torch": torch_decode(module, batch),
             f"decode{batch}": generate.stepper(model.config, dense, batch),
             f"decode{batch}_csr90": generate.stepper(model.config, sparse, batch),
+            f"decode{batch}_csr80_int8": generate.stepper(model.config, int8, batch),
         }
         times = harness.interleave(programs, 5 if quick else 15)
         for name, timing in times.items():

@@ -50,15 +50,28 @@ def test_greedy_tokens_are_those_of_dense_weights(family, rows):
     np.testing.assert_array_equal(tokens, expected)
 
 
-def test_bfloat16_weights_are_the_rounded_ones():
+def rounded(leaf, dtype, axis):
+    """What ``dtype`` holds of a weight, with scales along ``axis`` where it is int8."""
+    if dtype == jnp.bfloat16:
+        return leaf.astype(jnp.bfloat16).astype(jnp.float32)
+    scales = abs(leaf).max(axis, keepdims=True) / 127
+    return jnp.round(leaf / jnp.where(scales == 0, 1, scales)) * scales
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int8])
+def test_other_weights_are_the_rounded_ones(dtype):
     model, stored, dense = trees("gpt2")
-    halved = lambda name: name.endswith("/kernel") or name == "embed/token/embedding"
-    cut = lambda leaf: leaf.astype(jnp.bfloat16).astype(jnp.float32)
-    rounded = map_named(lambda name, leaf: cut(leaf) if halved(name) else leaf, dense)
-    converted = decoding.convert(model, named_leaves(stored), jnp.bfloat16)
+    axes = {"kernel": 0, "embedding": 1}
+    table = "embed/token/embedding"
+    cut = lambda name: name.endswith("/kernel") or name == table
+    expected = map_named(
+        lambda name, leaf: rounded(leaf, dtype, axes[name.split("/")[-1]]) if cut(name) else leaf,
+        dense,
+    )
+    converted = decoding.convert(model, named_leaves(stored), dtype)
     prompt = np.array([5, 9, 2])
-    expected = models.generate(model, rounded, prompt, 24)
-    np.testing.assert_array_equal(models.generate(model, converted.params, prompt, 24), expected)
+    tokens = models.generate(model, converted.params, prompt, 24)
+    np.testing.assert_array_equal(tokens, models.generate(model, expected, prompt, 24))
 
 
 def test_what_is_read_in_a_step():
@@ -69,7 +82,7 @@ def test_what_is_read_in_a_step():
     assert isinstance(converted.params["embed"]["token"]["embedding"], DecodeTable)
     kernels = [leaf for name, leaf in named_leaves(dense) if name.endswith("/kernel")]
     kept = sum(np.count_nonzero(leaf) + 32 for leaf in kernels)
-    masks = sum(-(-leaf.shape[0] // 16) * leaf.shape[1] for leaf in kernels)
+    masks = sum(-(-leaf.shape[0] // 64) * 4 * leaf.shape[1] for leaf in kernels)
     pointers = sum(leaf.shape[1] + 1 for leaf in kernels)
     assert converted.nbytes == 4 * kept + 2 * masks + 4 * pointers + 4 * 61 * 32
 

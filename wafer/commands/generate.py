@@ -66,9 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        choices=["float32", "bfloat16"],
+        choices=["float32", "bfloat16", "int8"],
         default="float32",
-        help="of the weights that csr kernels read",
+        help="of the weights that csr kernels read; int8 with a scale for each output",
     )
     parser.add_argument(
         "--cache_dtype", choices=["float32", "bfloat16"], help="of the keys and values kept"
@@ -207,7 +207,7 @@ def generate(
         num_samples: how many.
         kernels: "csr" multiplies by kept weights only (CPU), "dense" by all of them; "auto" is
             "csr" where a decoder's weights are pruned.
-        dtype: "float32" or "bfloat16", of the weights that csr kernels read.
+        dtype: "float32", "bfloat16" or "int8", of the weights that csr kernels read.
         emit: called with the prompt and then with what is new, as it comes; for one sample.
         draft: checkpoint of a model that guesses tokens, such as this one with fewer weights kept:
             the text of temperature 0 in less time.

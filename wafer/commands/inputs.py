@@ -34,7 +34,7 @@ from wafer.sparsity.kernels import native
 from wafer.sparsity.stored.inference import forward_of
 
 KERNELS = ("auto", "csr", "dense")
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "int8")
 Source = Experiment | str | os.PathLike[str] | Mapping[str, Any]
 
 
@@ -144,7 +144,7 @@ def load_decoding(
         checkpoint: as ``load`` takes it.
         kernels: "csr" multiplies by kept values, read tensor by tensor with no dense copy of the
             model; "dense" by all; "auto" is "csr" for a pruned decoder on a CPU.
-        dtype: of the weights that csr kernels read, "float32" or "bfloat16".
+        dtype: of the weights that csr kernels read, "float32", "bfloat16" or "int8".
 
     Returns:
         The model, its parameters, and which kernels multiply by them, in words.

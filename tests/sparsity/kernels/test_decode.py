@@ -12,7 +12,7 @@ import pytest
 
 from wafer.sparsity.kernels import DecodeTable, DecodeWeight
 
-DTYPES = [jnp.float32, jnp.bfloat16]
+DTYPES = [jnp.float32, jnp.bfloat16, jnp.int8]
 SHAPES = [(1, 1), (5, 3), (16, 4), (17, 9), (45, 6), (96, 33), (600, 130)]
 
 
@@ -23,7 +23,11 @@ def pruned(inputs, outputs, kept, dtype):
     """
     rng = np.random.default_rng(inputs * 1000 + outputs)
     dense = rng.standard_normal((inputs, outputs)).astype(np.float32)
-    dense = np.array(jnp.asarray(dense, dtype), np.float32)
+    if dtype == jnp.int8:
+        dense = rng.integers(-127, 128, dense.shape).astype(np.float32)
+        dense[0] = 127
+        dense *= np.float32(0.5) ** (np.arange(outputs) % 5)
+    dense = np.array(dense if dtype == jnp.int8 else jnp.asarray(dense, dtype), np.float32)
     keep = rng.random(dense.shape) < kept
     keep[:, 0], keep[0] = True, True
     keep[:, -1:] = outputs == 1
@@ -49,11 +53,19 @@ whole = jax.jit(DecodeWeight.dense)
 
 
 def every_number_of_rows(weight, inputs, dense):
-    """Products of 1 to 17 rows and of 40: each width of the kernel's tiles, and their tails."""
-    streams = [
-        np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)
-        for rows in (*range(1, 18), 40)
-    ]
+    """Products of 1 to 17 rows and of 40: each width of the kernel's tiles, and their tails.
+
+    Rows for int8 are integers of 16 bits over 1,024, the first one the largest: none is rounded.
+    """
+    streams = []
+    for rows in (*range(1, 18), 40):
+        rng = np.random.default_rng(rows)
+        if weight.values.dtype == jnp.int8:
+            whole = rng.integers(-32767, 32768, (rows, inputs))
+            whole[:, 0] = 32767
+            streams.append((whole / 1024).astype(np.float32))
+        else:
+            streams.append(rng.standard_normal((rows, inputs), np.float32))
     for x, y in zip(streams, project_all(weight, streams), strict=True):
         close(y, x, dense)
 
@@ -84,7 +96,7 @@ def test_table_is_the_dense_product(inputs, outputs, dtype):
 
 def test_a_product_by_hand():
     weight = DecodeWeight.from_dense(np.array([[1.0, np.nan], [5.0, 6.0], [2.0, 3.0]]))
-    assert weight.masks.tolist() == [[0b111], [0b110]]
+    assert weight.masks.tolist() == [[0b111, 0, 0, 0], [0b110, 0, 0, 0]]
     assert weight.pointers.tolist() == [0, 3, 5]
     assert weight.values.tolist() == [1, 5, 2, 6, 3] + 32 * [0]
     assert weight.project(jnp.array([1.0, 10.0, 100.0])).tolist() == [251, 360]
@@ -93,20 +105,60 @@ def test_a_product_by_hand():
     assert half.shape == (2, 1, 2)
 
 
-def test_whichever_form_is_fewer_bytes():
-    """Of 2,048 inputs, 16 bits each take 256 bytes; with float32 steps a byte a value."""
-    for dtype in DTYPES:
-        for kept, by_steps in ((256, True), (257, False)):
-            dense = np.zeros((2048, 2))
-            dense[:: 2048 // 256][:256] = 1
-            dense[1, :] = kept > 256
-            weight = DecodeWeight.from_dense(dense, dtype)
-            assert (weight.steps is not None) == by_steps
-            assert (weight.masks is None) == by_steps
-            assert weight.kept == 2 * kept
-            size = jnp.dtype(dtype).itemsize
-            places = 2 * kept + 32 if by_steps else 2 * 256
-            assert weight.nbytes == (2 * kept + 32) * size + places + 3 * 4
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(jnp.float32, 256), (jnp.bfloat16, 128), (jnp.int8, 0)]
+)
+def test_steps_where_few_are_kept(dtype, most):
+    """Of 2,048 inputs; masks take 256 bytes, steps a byte a value."""
+    for kept in (most, most + 1):
+        dense = np.zeros((2048, 2))
+        dense[:most] = 1
+        dense[-1] = kept > most
+        weight = DecodeWeight.from_dense(dense, dtype)
+        by_steps = kept == most and dtype != jnp.int8
+        assert (weight.steps is not None) == by_steps
+        assert (weight.masks is None) == by_steps
+        assert weight.kept == 2 * kept
+        past, scales = (64, 8) if dtype == jnp.int8 else (32, 0)
+        places = 2 * kept + 32 if by_steps else 2 * 256
+        size = jnp.dtype(dtype).itemsize
+        assert weight.nbytes == (2 * kept + past) * size + places + 3 * 4 + scales
+
+
+def test_int8_by_hand():
+    """Scales are 254 / 127 and 1 / 127; 0.001 rounds to no value."""
+    dense = np.array([[254, 1], [np.nan, -0.25], [100, 0.001]])
+    weight = DecodeWeight.from_dense(dense, jnp.int8)
+    assert weight.values.tolist() == [127, 50, 127, -32] + 64 * [0]
+    assert weight.masks.tolist() == [[0b101, 0, 0, 0], [0b011, 0, 0, 0]]
+    assert weight.scales.tolist() == [2, pytest.approx(1 / 127)]
+    y = weight.project(jnp.array([[32767.0, 2, -32767], [0, 0, 0]]))
+    expected = [[2 * (127 - 50) * 32767, (127 * 32767 - 64) / 127], [0, 0]]
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+    table = DecodeTable.from_dense(dense.T, jnp.int8)
+    np.testing.assert_array_equal(table.lookup(jnp.array([0, 2])), [[254, 0, 100], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("there", [pytest.param(True, marks=pytest.mark.native), False])
+def test_the_error_of_int8_is_bounded(there, monkeypatch):
+    """A weight is off by half a scale at most, an activation by half of the row's factor."""
+    if not there:
+        monkeypatch.setattr("wafer.sparsity.kernels.native.usable", lambda: False)
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((300, 40)) < 0.2, rng.standard_normal((300, 40)), 0)
+    x = rng.standard_normal((3, 300), np.float32) * [[1], [1e-3], [100]]
+    weight = DecodeWeight.from_dense(dense, jnp.int8)
+    stored = np.asarray(weight.dense(), np.float64)
+    scales = np.abs(dense).max(0) / 127
+    assert np.all(np.abs(stored - dense) <= 0.5001 * scales)
+    assert 0.4 * scales.max() < np.abs(stored - dense).max()
+    y = np.asarray(weight.project(jnp.asarray(x, jnp.float32)))
+    factor = np.abs(x).max(1, keepdims=True) / 32767
+    size = np.abs(stored).sum(0)
+    assert np.all(
+        np.abs(y - x @ stored) <= 0.501 * factor * size + 2e-6 * np.abs(x) @ np.abs(stored)
+    )
+    assert np.isnan(weight.project(jnp.full((1, 300), jnp.inf))).all()
 
 
 def test_steps_by_hand():
@@ -135,8 +187,10 @@ def test_the_wrong_shape_or_dtype_is_refused():
         weight.project(jnp.ones((3, 5)))
     with pytest.raises(ValueError, match="expected a matrix"):
         DecodeWeight.from_dense(np.ones(4))
-    with pytest.raises(ValueError, match="float16; choose float32 or bfloat16"):
+    with pytest.raises(ValueError, match="float16; choose float32, bfloat16, int8"):
         DecodeTable.from_dense(np.ones((4, 2)), jnp.float16)
+    with pytest.raises(ValueError, match="an infinite weight has no int8"):
+        DecodeTable.from_dense(np.full((4, 2), np.inf), jnp.int8)
 
 
 @pytest.mark.native
@@ -145,6 +199,10 @@ def test_values_that_do_not_fit_the_pointers_are_refused():
     short = dataclasses.replace(weight, values=weight.values[:-1])
     with pytest.raises(jax.errors.JaxRuntimeError, match="values that do not fit the pointers"):
         short.project(jnp.ones((1, 4))).block_until_ready()
+    weight = DecodeWeight.from_dense(np.ones((4, 2)), jnp.int8)
+    for wrong in ({"scales": weight.scales[:-1]}, {"values": weight.values[:-1]}):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"scales|do not fit the pointers"):
+            dataclasses.replace(weight, **wrong).project(jnp.ones((1, 4))).block_until_ready()
     weight = DecodeWeight.from_dense(np.eye(64))
     short = dataclasses.replace(weight, steps=weight.steps[:-1])
     with pytest.raises(jax.errors.JaxRuntimeError, match="do not fit the pointers or steps"):
