@@ -44,10 +44,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "num_epochs": {"type": int, "help": "passes over the training data"},
     "eval_steps": {"type": int, "help": "batches per evaluation (default: one epoch)"},
     "num_csx": {"type": int, "help": "systems that share the batch"},
-    "shard_state": {
-        "action": "store_true",
-        "help": "keep weights, gradients and optimizer state in parts, one on each system",
-    },
+    "shard_state": {"action": "store_true", "help": "keep a part of the state on each system"},
     "execution_strategy": {"help": "where the weights live (default: resident when they fit)"},
     "validate_only": {
         "action": "store_true",

@@ -222,7 +222,7 @@ class Resident(Engine):
             self._gradients, axes=self._axes((ready, computed)), given_axes=self._axes(given)
         )
         rest = step_key(state), state.scale.loss_scale
-        gives = _Reduced(self._specs(ready), _ALL)
+        gives = _Reduced._make((self._specs(ready), _ALL))  # a spec in place of each tree
         weights = ready, state.sparse
         sums = self._over_systems(gradients, weights, features, rest, *given, gives=gives)
         after, metrics = finish_step(self, state, sums.grads, sums.aux, topology=topology)

@@ -22,6 +22,7 @@ OTHER = {
     "device": "CPU",
     "backend.backend_type": "CPU",
     "backend.cluster_config.job_labels": ["a=b"],
+    "checkpoint.checkpoint_root": "s3://bucket/run",
     "backend.cluster_config.job_priority": "p1",
     "callbacks.LoadCheckpointStates.load_checkpoint_states": "model",
     "callbacks.Lora.lora_params": {"r": 2},
