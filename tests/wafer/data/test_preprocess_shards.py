@@ -132,6 +132,22 @@ def test_splits_by_documents_go_with_shards(tmp_path, given):
         assert rows[0] == rows[1]
 
 
+def test_splits_that_a_killed_run_ended_are_kept(tmp_path, given):
+    parts = {"a": {"split_fraction": 0.5}, "b": {"split_fraction": 0.5}}
+    keys = {"mode": "pretraining", "pack_sequences": False, "data_splits": parts}
+    interrupted = preprocess_all(given("out", **keys))
+    first = next(interrupted)
+    interrupted.close()
+    before = content(first.folder)
+    (second,) = preprocess_all(given("out", **keys))
+    assert content(first.folder) == before
+    for done in preprocess_all(given("whole", **keys)):
+        other = {"a": first, "b": second}[done.folder.name]
+        assert rows_in(done.folder).tolist() == rows_in(other.folder).tolist()
+    with pytest.raises(DataError, match="holds a complete dataset already"):
+        list(preprocess_all(given("out", **keys)))
+
+
 def test_missing_doubled_and_foreign_shards_are_named_and_nothing_moves(tmp_path, given):
     for index in (0, 2):
         list(preprocess_all(given("out", shard=f"{index}/3")))

@@ -245,11 +245,12 @@ def _whole(settings: Settings) -> Iterator[OutputSummary]:
     elif settings.split:
         yield from preprocess_parts(settings)
     else:
-        again = settings.shard is None or settings.resume_from_checkpoint is False
-        for share, keep in _parts(settings):
-            if not again and _is_complete(pathlib.Path(share.output_dir), share):
-                _LOG.info("%s is complete", share.output_dir)
-                continue
+        parts, again = list(_parts(settings)), settings.resume_from_checkpoint is False
+        folder = lambda share: pathlib.Path(share.output_dir)
+        left = [part for part in parts if again or not _is_complete(folder(part[0]), part[0])]
+        if not left and not settings.shard:
+            left = parts  # the first names the folder
+        for share, keep in left:
             yield _shuffled(share, keep) if share.shuffle else preprocess(share, keep)
 
 
