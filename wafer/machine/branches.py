@@ -7,7 +7,10 @@ from wafer.machine.costs import JumpCosts
 
 JUMPS = (Op.JUMP, Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL)
 LEAVES = (*JUMPS, Op.CALL_AT, Op.RETURN)  # ends of straight code
-_NEVER_PREDICATED = frozenset((*LEAVES, Op.OPERATE, Op.RECEIVE, Op.SEND, Op.INTRINSIC, Op.WAIT))
+_NEVER_PREDICATED = frozenset([
+    *(*LEAVES, Op.ACTIVATE, Op.BLOCK, Op.UNBLOCK),
+    *(Op.OPERATE, Op.RECEIVE, Op.SEND, Op.INTRINSIC, Op.WAIT),
+])  # fmt: skip
 
 
 def jump_cycles(code: list[list[int]], own: np.ndarray, branch: JumpCosts | None) -> np.ndarray:

@@ -14,19 +14,19 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    compiler does not either. A function that only a loop calls is a part of it. In a loop that is
    not unrolled sums and products stay (SpMM in CSR costs as much per value as in COO, which has
    none that do not change), and so does what loads a descriptor (tiles of radius 2). A task begins
-   ``switch_task`` cycles behind the end of the one before, a data task ``data_task`` later, a
-   teardown handler ``TEARDOWN`` later. An instruction in ``codes.VISIBLE``
-   acts when all cycles up to and with its own are over.
+   ``switch_task`` cycles behind the end of the one before; a data task before which the PE did
+   nothing ``data_task`` later, a teardown handler ``TEARDOWN`` later. An instruction in
+   ``codes.VISIBLE`` acts when all cycles up to and with its own are over.
    WSE-3 alone (of WSE-2 nothing is published): a loop of while whose counter goes over a constant
    range is unrolled by LLVM's rule for instructions: if those of all its rounds are at most
    ``UNROLLED``, without what does not change; or, of ``ANALYZED`` rounds at most, those that do not
    follow from the counter, or as many times more as it gets shorter. What follows from the counter
    alone costs nothing then, jumps too. Jumps cost ``branch``, in the last round of a loop
-   as if not taken; both parts of a small if cost their cycles each time, and its jumps nothing; a
-   sum or product of floats comes ``float_wait`` later to the next instruction, an index that is
-   scaled ``index_wait`` later to its access; a value that straight code has computed, loaded or
-   stored before costs nothing (``values``), a product by a power of 2 is a shift, and the test and
-   the step of @map cost nothing.
+   as if not taken; both parts of a small if cost their cycles each time, and its jumps nothing,
+   unless they activate, block or unblock a task; a sum or product of floats comes ``float_wait``
+   later to the next instruction, an index that is scaled ``index_wait`` later to its access; a
+   value that straight code has computed, loaded or stored before costs nothing (``values``), a
+   product by a power of 2 is a shift, and the test and the step of @map cost nothing.
 2. An operation on descriptors costs its instruction and, for each operand, ``operands`` of its
    kind, a destination on the fabric none: a descriptor is loaded into a DSR first. One in memory
    that is not known before the program runs costs ``computed`` more; an operand that is a DSR is
@@ -65,8 +65,9 @@ Fitted on published rows (``docs/results/csl.md``), of which every third one is 
 - ``operands`` of descriptors in memory and on the fabric: tiles of radius 2 and more; that the
   fabric's are of the source on WSE-3: a relay of FABRICA (16.1 cycles a stage, 19 if half of them
   were the destination's), which tiles cannot tell.
-- ``switch_task``: tiles of radius 1. ``data_task``, time stamps (5) of WSE-3: data tasks of 31
-  cycles (``pipelined_lww_1d_spike``).
+- ``switch_task``: tiles of radius 1. Time stamps (5) of WSE-3: data tasks of 31 cycles
+  (``pipelined_lww_1d_spike``); ``data_task``: what its PEs take besides, 7 to 10 cycles. That
+  tasks are not activated by predicated instructions: Game of Life.
 - configuration registers (4) and ``computed_dsr`` (3) of WSE-3: all-reduce. On WSE-2 no published
   row loads a descriptor that is computed: 1 is left there. ``TEARDOWN``: the 16 cycles of that task
   in SUMMA's log, with one of a handler.
@@ -114,7 +115,7 @@ class Arch(NamedTuple):
     """Costs of an architecture besides the figures in ``arch``."""
 
     switch_task: int  #: cycles from a task's end to the next one's first instruction
-    data_task: int  #: cycles in which a data task takes its word
+    data_task: int  #: those that a data task begins later where the PE did nothing before
     #: cycles that operands add to an operation's issue; of the fabric, sources
     operands: dict[Operand, int]
     computed: int  #: those that a descriptor in memory adds that is computed at run time

@@ -92,6 +92,7 @@ def costs_of(image: Image) -> dict[str, np.ndarray]:
         "wse3": image.arch == "wse3",
         "switch_task": 0 if waits else costs.switch_task,
         "fabric_start": 0 if waits else costs.fabric_start,
+        "data_task": 0 if waits else costs.data_task,
         "hop": arch.link_latency,
         "output_wait": costs.output_wait,
         "widths": [arch.width(op.name.lower()) for op in DsdOp],

@@ -70,11 +70,7 @@ def _compiled_cycles(program: Program, arch: Arch) -> Cycles:
     out[[*moved]] = 0
     for before, _ in set(moved.values()):
         out[before] += costs[Op.LOAD, 0]
-    for table, begins in (
-        (program.teardown_handlers, TEARDOWN),
-        (program.data_tasks, arch.data_task),
-    ):
-        out[[*{int(pc) for pc in table if pc >= 0}]] += begins
+    out[[*{int(pc) for pc in program.teardown_handlers if pc >= 0}]] += TEARDOWN
     kinds = np.minimum(program.code[:, 1], costs.shape[1] - 1)
     sizes = np.minimum(op_costs()[program.code[:, 0], kinds], 1)
     cycles = Cycles(out, jump_cycles(code, out, arch.branch))

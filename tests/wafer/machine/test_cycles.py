@@ -242,6 +242,7 @@ ELSE = "jump_unless no r9\n{body}jump on\nno:\n{body}on:\nconst r2 0"
     [
         (IF, 6, (6, 6)),  # predicated: it takes as long whether it is done or not
         (IF, 7, (6, 3 + 7)),  # jumps: 6 cycles if taken, 3 if not
+        (IF.replace("{body}", "activate r5\n"), 0, (6, 3 + 1)),  # it is not predicated
         (ELSE, 3, (6, 6)),
         (ELSE, 7, (6 + 7, 3 + 7 + 6)),  # the jump over the else is taken
     ],
@@ -249,7 +250,8 @@ ELSE = "jump_unless no r9\n{body}jump on\nno:\n{body}on:\nconst r2 0"
 def test_jumps_of_wse3(code, sums, wse3, holds):
     body = "".join(f"add.u16 r{10 + k} r5 r{10 + k}\n" for k in range(sums))
     before = f"const r5 20\nconst r9 {holds}\n---\n"
-    wse2 = (1, 1 + sums) if code == IF else (1 + sums, 1 + sums + 1)
+    sums += "activate" in code
+    wse2 = (1 + sums, 1 + sums + 1) if code == ELSE else (1, 1 + sums)
     assert between(before + code.format(body=body)) == wse2[holds]
     assert between(before + code.format(body=body), arch="wse3") == wse3[holds]
 
@@ -308,10 +310,30 @@ def test_a_teardown_handler_begins_when_a_task_has_found_its_color():
         assert instruction_cycles(program, ARCHS[arch]).own.tolist() == [15, leave, 0, 0, 0]
 
 
-def test_on_wse3_a_data_task_takes_its_word():
-    program = assemble("data 3:\nadd.i16 r1 r0 r0\nreturn\nlocal 8:\nadd.i16 r1 r0 r0\nreturn")
-    for arch, takes in (("wse2", 0), ("wse3", 5)):
-        assert instruction_cycles(program, ARCHS[arch]).own.tolist() == [1 + takes, 0, 1, 0]
+@pytest.mark.parametrize("words", [1, 3])
+def test_a_data_task_of_wse3_begins_later_where_nothing_ran_before(words, monkeypatch):
+    """The first word's, not those of words that come while it runs."""
+    sender = f"""
+        .fabric sends=1 queue=2 color=0
+        .queue out 2 color=0
+        .active 8
+        local 8:
+          fabric r0 0 {words}
+          const r1 7
+          operate MOV32 dest=FABRIC src0=SCALAR at=r0
+          return
+    """
+    receiver = ".queue in 2 color=0\ndata 2:\n" + 20 * "add.u16 r1 r1 r0\n" + "return"
+    routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
+    programs = [assemble(text, memory=8000) for text in (sender, receiver)]
+    ends = []
+    for wait in (0, ARCHS["wse3"].data_task):
+        monkeypatch.setitem(ARCHS, "wse3", ARCHS["wse3"]._replace(data_task=wait))
+        machine = Machine(build(programs, [[0, 1]], arch="wse3", routes=routes))
+        machine.run(1000)
+        ends.append(int(machine.cycle))
+    assert ARCHS["wse2"].data_task == 0
+    assert ends[1] - ends[0] == 5
 
 
 def test_on_wse3_a_fabric_descriptor_is_loaded_if_it_is_a_source():

@@ -86,6 +86,7 @@ struct Grid {
 // What the architecture fixes, and what things cost in cycles.
 struct Costs {
   int32_t wse3, switch_task, fabric_start;
+  int32_t data_task;             // that a data task begins later where the PE did nothing before
   int32_t hop;                   // between neighbouring routers: 1 or 2
   int32_t output_wait;           // that a word stays in an output queue at least
   int32_t width[kDsdOps];        // most elements of an operation per step

@@ -61,6 +61,7 @@ inline bool start_data_task(Wafer& w, Core& core, int id, int64_t cycle, Worker*
   pop_word(core, slot);
   if (w.recorder) w.recorder->word(core.cell, slot, kTaken);
   start_task(w, core, control ? Task::kControl : Task::kData, key, pc, cycle);
+  if (cycle > core.ended) w.wake[core.cell] += w.costs.data_task;
   reg(core, 0) = word;
   return true;
 }

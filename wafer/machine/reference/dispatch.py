@@ -158,7 +158,10 @@ def dispatch(pe: State) -> tuple[State, Array]:
     begins = task[2] >= 0
     pe = choose(begins, start_task(pe, *task), pe)
     taking = with_register(pe, jnp.int64(0), front(pe.lanes)[slot] >> 8)
-    taking = taking._replace(lanes=pop(pe.lanes, slot == jnp.arange(len(pe.lanes.color))))
+    taking = taking._replace(
+        lanes=pop(pe.lanes, slot == jnp.arange(len(pe.lanes.color))),
+        wake=pe.wake + (pe.cycle > pe.ended) * pe.tables.data_task,
+    )
     pe = choose(slot >= 0, taking, pe)
     called = free & ~begins & (pe.launched[1] > 0) & ~pe.commanded
     launch = pe.launches[pe.launched[0] % len(pe.launches)]

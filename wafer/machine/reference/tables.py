@@ -52,6 +52,7 @@ class Tables(NamedTuple):
     edges: Array  #: bits of the sides on which the wafer ends
     #: switch_task to output_depths: of `costs_of`; bytes: [DsdOps, 4]; widths: [DsdOps]
     switch_task: Array
+    data_task: Array
     fabric_start: Array
     hop: Array
     output_wait: Array
