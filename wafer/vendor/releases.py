@@ -24,7 +24,7 @@ _USUAL = {"image_model": "clip-vit", "text_model": "llama"}  # parts without a n
 
 
 def _places(file: YamlMapping, name: str) -> list[tuple[str, YamlMapping, tuple[str, ...]]]:
-    """List the sections that rows are of: (place in the table, section, names)."""
+    """List the sections that rows are of: (scope in the table, section, names)."""
     places = ("model", "runconfig", "optimizer", "")
     sections = {scope: file.get(scope) if scope else file for scope in places}
     if name not in MODELS:

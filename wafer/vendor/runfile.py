@@ -49,8 +49,8 @@ def read(raw: Mapping[str, object], mode: str | None = None) -> Translation:
     if "sparsity" in sections:
         sections["sparsity"] = translate_sparsity(file, sections["sparsity"], ("sparsity",))
     for name, section in sections.items():
-        for own, place, path in within(section, name, (name,)):
-            _set_defaults(file, own, place, path)
+        for inner, scope, path in within(section, name, (name,)):
+            _set_defaults(file, inner, scope, path)
     return file
 
 
@@ -61,9 +61,9 @@ def renamed(config: Mapping[str, object]) -> YamlMapping:
     """
     sections = {name: _copy(config[name]) for name in ("model", "sparsity") if config.get(name)}
     file = Translation(sections, None)
-    for own, place, where in list(within(sections.get("model"), "model", ("model",))):
-        file.written[where] = frozenset(own)  # a null of the model itself is a default of then
-        _apply(file, own, place, where, _ACTIONS if where[1:] else ("rename", "pair"))
+    for inner, scope, path in list(within(sections.get("model"), "model", ("model",))):
+        file.written[path] = frozenset(inner)  # a null of the model itself is a default of then
+        _apply(file, inner, scope, path, _ACTIONS if path[1:] else ("rename", "pair"))
     encoder_decoder(file)
     if "sparsity" in sections:
         sections["sparsity"] = translate_sparsity(file, sections["sparsity"], ("sparsity",))
@@ -125,8 +125,8 @@ def with_defaults(
     file = Translation({path[0]: copied}, None)
     _apply_within(file, copied, path)
     file.release = release
-    for inner, place, where in within(copied, path[0], path):
-        _set_defaults(file, inner, place, where)
+    for inner, scope, inner_path in within(copied, path[0], path):
+        _set_defaults(file, inner, scope, inner_path)
     return copied
 
 
@@ -143,9 +143,9 @@ def _release_shown(sections: Mapping[str, object]) -> tuple[str, str]:
         ('2.3', dotted key) or ('2.4', '').
     """
     for name, section in sections.items():
-        for inner, place, path in within(section, name, (name,)):
-            names = _names(inner, place, path)
-            for row in rows_of(place, "drop", "refuse"):
+        for inner, scope, path in within(section, name, (name,)):
+            names = _names(inner, scope, path)
+            for row in rows_of(scope, "drop", "refuse"):
                 keys = [key for key in row.keys if key in inner]
                 if keys and row.known.endswith("-2.3") and row.is_of(names):
                     return "2.3", ".".join(map(str, (*path, keys[0])))
@@ -160,7 +160,7 @@ def _copy(value: object) -> Any:
 
 
 def _parts(section: YamlMapping, scope: str) -> list[tuple[YamlMapping, str, Path]]:
-    """List the sections in a section that have rows: (section, its place in the table, keys)."""
+    """List the sections in a section that have rows: (section, its scope in the table, keys)."""
     if scope == "model":
         named = {key: "model" if key in PARTS else f"model.{key}" for key in (*PARTS, *_NESTED)}
         return [
@@ -179,28 +179,28 @@ def _parts(section: YamlMapping, scope: str) -> list[tuple[YamlMapping, str, Pat
 
 
 def within(section: object, scope: str, path: Path) -> Iterator[tuple[YamlMapping, str, Path]]:
-    """List a section and those in it: (section, its place in the table, path).
+    """List a section and those in it: (section, its scope in the table, path).
 
     Args:
         section: of the file; what is no mapping has none.
-        scope: of the section in the table.
+        scope: of the section in the table of keys.
         path: of the section.
     """
     if isinstance(section, dict):
         yield section, scope, path
-        for inner, inner_place, keys in _parts(section, scope):
-            yield from within(inner, inner_place, (*path, *keys))
+        for inner, inner_scope, keys in _parts(section, scope):
+            yield from within(inner, inner_scope, (*path, *keys))
 
 
-def _names(section: Mapping[str, object], place: str, path: Path) -> tuple[str, ...]:
-    return names_of(place, section, PARTS.get(str(path[-1]) if path else "", ""))
+def _names(section: Mapping[str, object], scope: str, path: Path) -> tuple[str, ...]:
+    return names_of(scope, section, PARTS.get(str(path[-1]) if path else "", ""))
 
 
 def _apply_within(file: Translation, section: object, path: Path) -> None:
     """Apply the rows to a section and those in it."""
-    for own, place, where in list(within(section, str(path[0]), path)):
-        file.written[where] = frozenset(own)
-        _apply(file, own, place, where)
+    for inner, scope, inner_path in list(within(section, str(path[0]), path)):
+        file.written[inner_path] = frozenset(inner)
+        _apply(file, inner, scope, inner_path)
 
 
 def _apply(

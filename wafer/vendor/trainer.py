@@ -63,9 +63,9 @@ def _mapping(value: object, path: str) -> Mapping[str, object]:
     return read_mapping(value, _keys(path))
 
 
-def _is_part(place: str) -> bool:
-    """Whether keys stand below a place."""
-    return any(known.startswith(f"{place}.") for known in table().places)
+def _is_part(location: str) -> bool:
+    """Whether keys stand below a location."""
+    return any(known.startswith(f"{location}.") for known in table().places)
 
 
 class _Reader:
