@@ -38,23 +38,23 @@ def forward_flops(model: Model, seq_len: int | None = None) -> dict[str, float]:
         product with tied embeddings.
     """
     cfg = model.config
-    parts = getattr(cfg, "parts", (cfg,))
-    moe = next((part.moe for part in parts if hasattr(part, "moe")), None)
+    configs = getattr(cfg, "parts", (cfg,))
+    moe = next((config.moe for config in configs if hasattr(config, "moe")), None)
     active = moe.top_k / moe.num_experts if moe else 1.0  # k of E experts see a token
     flops = {
         name: 2.0 * math.prod(leaf.shape) * (active if "/experts_" in name else 1.0)
         for name, leaf in named_leaves(abstract_params(model))
         if name.endswith("kernel")
     }
-    rest, text = 0.0, getattr(cfg, "text_model", cfg)
+    extra, text = 0.0, getattr(cfg, "text_model", cfg)
     if getattr(text, "with_lm_head", False) and getattr(text, "share_embedding_weights", False):
-        rest += 2.0 * text.vocab_size * text.hidden_size
-    for part in parts:
-        if hasattr(part, "attended_keys"):
-            length = seq_len or part.max_position_embeddings
-            keys = part.attended_keys(getattr(part, "image_slots", length))
-            rest += 4.0 * part.num_heads * part.head_dim * keys
-    return {**flops, "": rest}
+        extra += 2.0 * text.vocab_size * text.hidden_size
+    for config in configs:
+        if hasattr(config, "attended_keys"):
+            length = seq_len or config.max_position_embeddings
+            keys = config.attended_keys(getattr(config, "image_slots", length))
+            extra += 4.0 * config.num_heads * config.head_dim * keys
+    return {**flops, "": extra}
 
 
 def flops_per_token(

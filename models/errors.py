@@ -198,32 +198,32 @@ def did_you_mean_model(name: object, known: Iterable[str]) -> str:
     and separators do not count. Of the same words with another number the hint says what is there.
     """
     plain = lambda text: re.sub(r"[-_. /]", "", str(text).lower())
-    own = plain(name)
-    others = {plain(each): each for each in sorted(known)}
-    near = others.get(own) or next((each for key, each in others.items() if _slip(own, key)), "")
+    bare = plain(name)
+    others = {plain(item): item for item in sorted(known)}
+    near = others.get(bare) or next((item for key, item in others.items() if _slip(bare, key)), "")
     if near:
         return f"; did you mean {near!r}?"
     letters = lambda text: re.sub(r"\d", "", text)
-    cousins = [each for key, each in others.items() if letters(key) == letters(own)]
+    cousins = [item for key, item in others.items() if letters(key) == letters(bare)]
     if not cousins:
         return ""
     what = "is another model" if len(cousins) == 1 else "are other models"
     return f"; {', '.join(map(repr, cousins))} {what}"
 
 
-def _same_letters(one: str, other: str) -> int:
+def _same_letters(first: str, second: str) -> int:
     """Return how many letters two words begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _slip(one: str, other: str) -> bool:
+def _slip(first: str, second: str) -> bool:
     """Whether two names differ in one letter, or in the order of two beside one another."""
-    if min(len(one), len(other)) < 4 or _numbers(one) != _numbers(other):
+    if min(len(first), len(second)) < 4 or _numbers(first) != _numbers(second):
         return False
-    start = _same_letters(one, other)
-    one, other = one[start:][::-1], other[start:][::-1]
-    end = _same_letters(one, other)
-    one, other = one[end:], other[end:]
-    is_swap = len(one) == 2 and one == other[::-1]
-    return is_swap or (max(len(one), len(other)) == 1 and start + end >= 4)
+    start = _same_letters(first, second)
+    first, second = first[start:][::-1], second[start:][::-1]
+    end = _same_letters(first, second)
+    first, second = first[end:], second[end:]
+    is_swap = len(first) == 2 and first == second[::-1]
+    return is_swap or (max(len(first), len(second)) == 1 and start + end >= 4)

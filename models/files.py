@@ -179,10 +179,10 @@ def remove_partials(path: pathlib.Path) -> None:
 def remove_written(folder: pathlib.Path, *patterns: str) -> None:
     """Remove what a writer that failed has left, also what its threads still bring back."""
     for _ in range(20):
-        left = [path for pattern in patterns for path in folder.glob(pattern)]
-        if not left:
+        remaining = [path for pattern in patterns for path in folder.glob(pattern)]
+        if not remaining:
             return
-        for path in left:
+        for path in remaining:
             _remove(path)
         time.sleep(0.05)
 

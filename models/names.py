@@ -252,7 +252,7 @@ def lookup(name: str) -> ModelPreset:
         SectionError: unknown name, with the nearest known one; a module that cannot be imported;
             a checkpoint's name for code that the user does not trust.
     """
-    module, _, own = name.rpartition(":")
+    module, _, base = name.rpartition(":")
     try:
         if module:
             import_code(name, "model")
@@ -263,10 +263,10 @@ def lookup(name: str) -> ModelPreset:
     preset = preset_of(name)
     if preset is not None:
         return preset
-    message = f"{name!r} is unknown{did_you_mean_model(own, MODELS)}; known: {sorted(MODELS)}"
+    message = f"{name!r} is unknown{did_you_mean_model(base, MODELS)}; known: {sorted(MODELS)}"
     if module:
         message = (
-            f"{name!r}: {module} registers no model family {own!r}; expected one that calls "
+            f"{name!r}: {module} registers no model family {base!r}; expected one that calls "
             "models.convert.register (docs/howto/model-family.md). A model made by a function "
             "trains, but has no other form"
         )

@@ -56,15 +56,15 @@ def _quick_options() -> dict[str, Any]:
     return known_options(_QUICK)
 
 
-def known_options(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of XLA's options that this release knows.
 
     Args:
-        wanted: name -> value, as ``compiler_options`` takes them.
+        options: name -> value, as ``compiler_options`` takes them.
     """
-    if _are_known(wanted):
-        return dict(wanted)
-    return {name: value for name, value in wanted.items() if _are_known({name: value})}
+    if _are_known(options):
+        return dict(options)
+    return {name: value for name, value in options.items() if _are_known({name: value})}
 
 
 def _are_known(options: Mapping[str, Any]) -> bool:

@@ -115,7 +115,7 @@ def _visit(
         inside = jax.tree_util.keystr(path, simple=True, separator="/")
         full = f"{name}/{inside}" if name and path else name or inside
         if _wraps_a_value(leaf):
-            (value,), wrapper = jax.tree.flatten(leaf, is_leaf=lambda part: part is not leaf)
+            (value,), wrapper = jax.tree.flatten(leaf, is_leaf=lambda inner: inner is not leaf)
             values = (wrapper.flatten_up_to(other)[0] for other in others)
             return wrapper.unflatten([_visit(fn, full, value, *values, is_leaf=is_leaf)])
         if not _hides_keys(leaf):

@@ -147,15 +147,15 @@ def meanings(cls: type[Section]) -> dict[str, str]:
         return {}
     inherited = [meanings(base) for base in cls.__bases__ if issubclass(base, Section)]
     listed = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")[2]
-    own = {m[1]: m[2] for m in _LISTED.finditer(listed)}
+    notes = {m[1]: m[2] for m in _LISTED.finditer(listed)}
     try:
         source = inspect.getsource(cls)
     except (OSError, TypeError):  # a class of a user that stands in no file
         source = ""
-    own |= {m[2]: m[1] or m[3] for m in _NOTED.finditer(source) if m[1] or m[3]}
+    notes |= {m[2]: m[1] or m[3] for m in _NOTED.finditer(source) if m[1] or m[3]}
     plain = {
         name: " ".join(text.replace("#: ", "").split()).rstrip(".").replace("``", "`")
-        for name, text in own.items()
+        for name, text in notes.items()
     }
     return {name: text for said in (*inherited, plain) for name, text in said.items()}
 
@@ -204,11 +204,11 @@ def _members(cls: type[BaseModel]) -> set[str]:
 def _class_at(cls: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:
     """The class of the section that lies at a path, or None where several are allowed."""
     named = False  # the next part is a key of the user's
-    for part in path:
-        if isinstance(part, int) or named:  # an item has the class of its list or mapping
+    for key in path:
+        if isinstance(key, int) or named:  # an item has the class of its list or mapping
             named = False
             continue
-        field = cls.model_fields.get(part)
+        field = cls.model_fields.get(key)
         leaves = _leaf_types(field.annotation) if field else set()
         items = [typing.get_args(leaf)[1] for leaf in leaves if typing.get_origin(leaf) is dict]
         named = bool(items)

@@ -39,19 +39,19 @@ def _updates_over(algorithm: Algorithm, steps: int, most: int | None = None) -> 
     starts = algorithm.starts_sparse()
     first = level = float(algorithm.sparsity.at(0)) if starts else 0.0
     due = algorithm.update.due_steps(1, steps + 1) if algorithm.dynamic else ()
-    at = np.fromiter(itertools.islice(due, most), int)
-    if not len(at):
-        return _Updates(at, at.astype(float), at.astype(float), first)
+    due_steps = np.fromiter(itertools.islice(due, most), int)
+    if not len(due_steps):
+        return _Updates(due_steps, due_steps.astype(float), due_steps.astype(float), first)
     # A list due at step 0 has used its first.
-    number = np.arange(len(at)) + int(algorithm.dynamic and starts)
+    number = np.arange(len(due_steps)) + int(algorithm.dynamic and starts)
     asked, drop = (
-        np.asarray(jax.vmap(each)(jnp.asarray(at), number % each.length).clip(0, 1), float)
+        np.asarray(jax.vmap(each)(jnp.asarray(due_steps), number % each.length).clip(0, 1), float)
         for each in (algorithm.sparsity, algorithm.drop_fraction)
     )
-    reached = np.empty(len(at))
+    reached = np.empty(len(due_steps))
     for i, (goal, share) in enumerate(zip(asked, drop, strict=True)):
         reached[i] = level = algorithm.level_after(float(goal), level, float(share))
-    return _Updates(at, asked, reached, first)
+    return _Updates(due_steps, asked, reached, first)
 
 
 def levels_over(algorithm: Algorithm, steps: int) -> tuple[np.ndarray, np.ndarray]:

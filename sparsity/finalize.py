@@ -208,10 +208,10 @@ def _require_arrays(record: Mapping[str, object], source: pathlib.Path, tree: St
     if not section or not all(preset_of(name) or is_user_defined(name, "model") for name in names):
         return  # none, or one that another program registers
     prefix = f"{PARAMS}/"
-    own = {name.removeprefix(prefix): tree.leaf(name) for name in tree if name.startswith(prefix)}
+    held = {name.removeprefix(prefix): tree.leaf(name) for name in tree if name.startswith(prefix)}
     with untrusted(source) as refused:
         try:
-            build_stored(record, source, own)
+            build_stored(record, source, held)
         except ValueError:
             if not refused:
                 raise

@@ -39,10 +39,10 @@ def masks(checkpoint: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     _, leaves = open_params(checkpoint)
     weights = {name: np.asarray(leaf) for name, leaf in leaves.items()}
     pruned = {name: np.isnan(weight) for name, weight in weights.items() if weight.ndim > 1}
-    kept = {name: ~marked for name, marked in pruned.items() if marked.any()}
-    if not kept:
+    sparse_masks = {name: ~marked for name, marked in pruned.items() if marked.any()}
+    if not sparse_masks:
         raise ValueError(f"{checkpoint}: no weight is pruned; expected a sparse checkpoint")
-    return kept
+    return sparse_masks
 
 
 def levels(masks: Masks) -> dict[str, float]:
@@ -100,7 +100,7 @@ def draw(sequence: Mapping[int, Masks]) -> "Figure":
     Raises:
         ValueError: nothing to draw, or masks of different parameters.
     """
-    kept, steps = survivors(list(sequence.values())), list(sequence)
+    survival, steps = survivors(list(sequence.values())), list(sequence)
     last = sequence[steps[-1]]
     fig = new_figure(figsize=(11, 7), layout="constrained")
     (level, evolution), (incoming, outgoing) = fig.subplots(2, 2)
@@ -109,10 +109,10 @@ def draw(sequence: Mapping[int, Masks]) -> "Figure":
     level.barh(names, list(levels(last).values()), color=list(colors.values()))
     level.invert_yaxis()
     level.set(xlabel=f"share that is pruned at step {steps[-1]}", xlim=(0, 1))
-    for name, values in kept.items():
+    for name, values in survival.items():
         evolution.plot(steps, values, ".-", color=colors[name], label=_short(name))
     evolution.set(xlabel="step", ylabel=f"share kept since step {steps[0]}", ylim=(0, 1.02))
-    if len(kept) <= 10:  # as many as there are colors
+    if len(survival) <= 10:  # as many as there are colors
         evolution.legend(frameon=False, fontsize="x-small", ncols=2)
     for name, mask in last.items():
         own = degrees(mask)

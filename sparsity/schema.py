@@ -26,11 +26,11 @@ class SparsityError(SectionError):
         super().__init__([Problem(where, problem)] if isinstance(problem, str) else problem)
 
 
-def unknown(what: str, value: object, known: Iterable[str]) -> str:
+def unknown(kind: str, value: object, known: Iterable[str]) -> str:
     """Say that a name is not known, which ones are, and the nearest."""
     known = tuple(known)
     hint = did_you_mean(value, known)
-    return f"unknown {what} {value!r}; known: {', '.join(known)} or a callable{hint}"
+    return f"unknown {kind} {value!r}; known: {', '.join(known)} or a callable{hint}"
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:

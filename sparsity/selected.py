@@ -116,7 +116,7 @@ def dense_row(
     """
     ndim = len(leaf.shape)
     words = (word for rule in rules if rule.kind == "default" for word in rule.patterns)
-    part = next((word for word in words if any(word in name.lower() for name in names)), "")
+    match = next((word for word in words if any(word in name.lower() for name in names)), "")
     if requires_dense.matches(names, ndim):
         why = "requires_dense"
     elif all(rule.kind != "default" for rule in rules):
@@ -126,7 +126,7 @@ def dense_row(
     elif not has_nan(leaf.dtype):
         why = f"{leaf.dtype} has no NaN"
     else:
-        why = f"{part or next(filter(None, map(dense_word, names)))!r} in its name"
+        why = f"{match or next(filter(None, map(dense_word, names)))!r} in its name"
     return SelectionRow(names[0], tuple(leaf.shape), "", 0.0, 0.0, "dense", why)
 
 
@@ -180,24 +180,24 @@ def log_without_effect(
         rules = "; ".join(str(rule) for rule, _ in groups)
         _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
     globs = layout if isinstance(layout, Mapping) else ()
-    for where, filters in (
+    for key, filters in (
         ("param_filter", [rule for rule, _ in groups if rule.kind != "default"]),
         ("weight_layout", [ParamFilter("glob", (glob,)) for glob in globs]),
     ):
-        left = dict(params)
+        free = dict(params)
         for rule in filters:
             for pattern in rule.patterns:
                 one = ParamFilter(rule.kind, (pattern,))
-                found = {name for name, param in params.items() if one.matches(*param)}
-                if not found:
+                matched = {name for name, param in params.items() if one.matches(*param)}
+                if not matched:
                     hint = did_you_mean(pattern, params)
-                    _LOG.warning("sparsity: %s %r matches no parameter%s", where, pattern, hint)
-                elif not found & left.keys():
+                    _LOG.warning("sparsity: %s %r matches no parameter%s", key, pattern, hint)
+                elif not matched & free.keys():
                     _LOG.warning(
                         "sparsity: %s %r has no effect: those before it match %s, too",
-                        where, pattern, listed(sorted(found)),
+                        key, pattern, listed(sorted(matched)),
                     )  # fmt: skip
-            left = {name: param for name, param in left.items() if not rule.matches(*param)}
+            free = {name: param for name, param in free.items() if not rule.matches(*param)}
 
 
 def _surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Iterator[str]:
@@ -229,10 +229,10 @@ def _surprises(groups: Sequence[Group], selected: Mapping[str, Selected]) -> Ite
         if not level:
             yield f"the level on {groups[i][0]} is 0 at every step, so nothing is pruned"
     for rule, algorithm in groups:
-        again = _begins_again(algorithm)
-        if again is not None:
+        restart = _begins_again(algorithm)
+        if restart is not None:
             yield (
-                f"the list of levels on {rule} begins again at step {again}, with "
+                f"the list of levels on {rule} begins again at step {restart}, with "
                 f"{algorithm.sparsity.at(0):g}; end it with update.stop"
             )
 

@@ -90,12 +90,12 @@ def topk_mask(
         return jnp.sum(ordered >= threshold[:, None], axis=-1, dtype=jnp.int32)
 
     threshold = _bisect(count, k, 32)
-    some = jnp.greater(k, 0)[:, None]
-    at_least = (ordered >= threshold[:, None]) & some
+    any_kept = jnp.greater(k, 0)[:, None]
+    at_least = (ordered >= threshold[:, None]) & any_kept
     exact = jnp.all(jnp.sum(at_least, axis=-1, dtype=jnp.int32) == k)
 
     def with_ties() -> Array:
-        above = (ordered > threshold[:, None]) & some
+        above = (ordered > threshold[:, None]) & any_kept
         missing = k - jnp.sum(above, axis=-1, dtype=jnp.int32)
         return _break_ties(above, ordered == threshold[:, None], missing)
 

@@ -139,18 +139,18 @@ class Sparsifier:
         """
         leaves = named_leaves(params)
         order = [name for name, _ in leaves] if self.order is None else list(self.order)
-        place = {name: i for i, name in enumerate(order)}
+        index = {name: i for i, name in enumerate(order)}
         selected: dict[str, Selected] = {}
         for name, leaf in leaves:
             group = self.group_of(name, len(leaf.shape), stored=name in stored)
             if group is None or not can_be_marked(name, leaf.dtype, self.groups[group][0]):
                 continue
-            if name not in place:
+            if name not in index:
                 raise ValueError(f"sparsity: `order` lists no parameter {name!r}; list them all")
             shape = tuple(leaf.shape)
             view = self.view(group, name, len(shape))
             view.check(name, shape)
-            selected[name] = Selected(name, place[name], group, shape, self.groups[group][1], view)
+            selected[name] = Selected(name, index[name], group, shape, self.groups[group][1], view)
         if self.groups and not self.quiet:
             known = {n: (all_names(n, self.aliases), len(leaf.shape)) for n, leaf in leaves}
             log_without_effect(self.groups, self.weight_layout, known, selected)
@@ -202,19 +202,19 @@ class Sparsifier:
 
         This is where ``compute: auto`` is decided.
         """
-        kept, patterns, why = dict(masks), {}, {}
+        masked, patterns, why = dict(masks), {}, {}
         for name, mask in masks.items():
             chosen = selected[name]
             choice = self.choice(chosen)
             if choice.storage == "csr":
                 size = storage.capacity(mask, chosen.algorithm, chosen.view)
-                patterns[name] = storage.pattern_of(kept.pop(name), size)
+                patterns[name] = storage.pattern_of(masked.pop(name), size)
             elif choice.why:
                 why[name] = choice.why
         self.log_selection(selected)
         if not self.quiet:
             storage.tell_masked(why)
-        return sparse._replace(masks=kept, patterns=patterns)
+        return sparse._replace(masks=masked, patterns=patterns)
 
     def choice(self, chosen: Selected) -> storage.Choice:
         """Return a parameter's storage."""
@@ -280,12 +280,12 @@ class Sparsifier:
         may_be_csr = lambda c: storage.may_be_csr(
             c.shape, c.algorithm, c.view, self.accepts and self.accepts(c.name)
         )
-        kept = {
+        slot_counts = {
             name: storage.slots(chosen.shape, chosen.algorithm, chosen.view)
             for name, chosen in self.select(params).items()
             if may_be_csr(chosen)
         }
-        check(tx, params, kept, **extra)
+        check(tx, params, slot_counts, **extra)
 
     def prepare(self, params: PyTree, sparse: SparseState, *, dense: bool = False) -> PyTree:
         """Return the tree of arrays to differentiate at.
@@ -476,10 +476,10 @@ class Sparsifier:
         Returns:
             ``sparsity/NAME/target`` and ``sparsity/NAME/actual`` -> [] float32. Jit it.
         """
-        kept = {name: jnp.mean(m, dtype=jnp.float32) for name, m in sparse.masks.items()}
-        kept |= {name: storage.density(pattern) for name, pattern in sparse.patterns.items()}
+        densities = {name: jnp.mean(m, dtype=jnp.float32) for name, m in sparse.masks.items()}
+        densities |= {name: storage.density(pattern) for name, pattern in sparse.patterns.items()}
         out: dict[str, Array] = {}
-        for name, share in kept.items():
+        for name, share in densities.items():
             rank = sparse.masks[name].ndim if name in sparse.masks else 2
             group = self._group_number(name, rank)
             out[f"sparsity/{name}/target"] = sparse.targets[group]

@@ -82,11 +82,11 @@ class WeightCopy(NamedTuple):
         """
         _require_own_numbers(self)
         now = _generation(sparse)
-        same = self.generation == now
+        current = self.generation == now
         if self.fingerprint is not None:
-            same = same & (self.fingerprint == fingerprint(sparse))
-        if not isinstance(same, jax.core.Tracer):
-            if same:
+            current = current & (self.fingerprint == fingerprint(sparse))
+        if not isinstance(current, jax.core.Tracer):
+            if current:
                 return self.tree
             changed = int(self.generation) != int(now)
             raise ValueError(
@@ -102,7 +102,7 @@ class WeightCopy(NamedTuple):
 
         def leaf_or_nan(leaf: Array) -> Array:
             number = jnp.issubdtype(leaf.dtype, jnp.inexact)
-            return jnp.where(same, leaf, jnp.nan).astype(leaf.dtype) if number else leaf
+            return jnp.where(current, leaf, jnp.nan).astype(leaf.dtype) if number else leaf
 
         return jax.tree.map(leaf_or_nan, self.tree)
 
@@ -286,7 +286,7 @@ def from_meta(meta: Mapping[str, object], groups: int) -> SparseState:
 def match(
     sparse: SparseState,
     tree: PyTree,
-    where: str,
+    caller: str,
     *,
     partial: bool = False,
     is_leaf: Callable[[PyTree], bool] | None = None,
@@ -296,7 +296,7 @@ def match(
     Args:
         sparse: masks or patterns by name; former names become today's.
         tree: parameters or gradients.
-        where: the method, for the error.
+        caller: the method, for the error.
         partial: the tree is a part of the model, so that masks may lack a weight.
         is_leaf: true for nodes of the tree that are leaves, too.
 
@@ -306,15 +306,15 @@ def match(
     leaves = dict(named_leaves(tree, is_leaf=is_leaf))
     names, masks = leaves.keys(), (*sparse.masks, *sparse.patterns)
     if names >= {*masks}:
-        require_shapes(sparse, leaves, where)
+        require_shapes(sparse, leaves, caller)
         return sparse
     renamed = {old: name for name, old in former_names(tree, is_leaf=is_leaf).items()}
     lost = [name for name in masks if name not in names and name not in renamed]
     if lost and not partial:
-        rest = sorted(names - {*masks}) or ["no other leaf"]
+        others = sorted(names - {*masks}) or ["no other leaf"]
         raise ValueError(
-            f"sparsity.{where}: {len(lost)} of {len(masks)} masks find no weight of their name "
-            f"({listed(lost)}); the tree has {listed(rest)}. Use the tree that `init` was called "
+            f"sparsity.{caller}: {len(lost)} of {len(masks)} masks find no weight of their name "
+            f"({listed(lost)}); the tree has {listed(others)}. Use the tree that `init` was called "
             "with, in any form, or, if this one is a part of it, configure(..., partial=True)"
         )
 
@@ -327,20 +327,20 @@ def match(
     if len(lost) == len(masks):
         _LOG.warning(
             "sparsity.%s: none of %d masks (%s) finds a weight of its name in this part (%s), so "
-            "nothing of it is sparse", where, len(masks), listed(lost), listed(sorted(names)),
+            "nothing of it is sparse", caller, len(masks), listed(lost), listed(sorted(names)),
         )  # fmt: skip
     sparse = sparse._replace(masks=rename(sparse.masks), patterns=rename(sparse.patterns))
-    require_shapes(sparse, leaves, where)
+    require_shapes(sparse, leaves, caller)
     return sparse
 
 
-def require_shapes(sparse: SparseState, leaves: Mapping[str, PyTree], where: str) -> None:
+def require_shapes(sparse: SparseState, leaves: Mapping[str, PyTree], caller: str) -> None:
     """Refuse weights of other shapes than their masks or patterns.
 
     Args:
         sparse: under the names of the leaves.
         leaves: weights by name, dense or kept values, perhaps with a probe.
-        where: the method, for the error.
+        caller: the method, for the error.
 
     Raises:
         ValueError: names the weight, its shape, and those that the state has.
@@ -353,7 +353,7 @@ def require_shapes(sparse: SparseState, leaves: Mapping[str, PyTree], where: str
         if shape not in expected[name]:
             wanted = " or ".join(map(str, expected[name]))
             raise ValueError(
-                f"sparsity.{where}: {name!r} has shape {shape}; expected {wanted}, as the state "
+                f"sparsity.{caller}: {name!r} has shape {shape}; expected {wanted}, as the state "
                 "has. Use weights and state of one `init`: of one tree, level and seed"
             )
 

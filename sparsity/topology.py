@@ -174,7 +174,7 @@ def update_group(
     """
     algorithm = group.algorithm
     old = take(group, sparse, *trees)
-    shapes = {name: kept.shape for name, kept in (*old.masks.items(), *old.patterns.items())}
+    shapes = {name: leaf.shape for name, leaf in (*old.masks.items(), *old.patterns.items())}
     _require_gradients(group, grads, shapes)
     index = sparse.indices[group.number]
     level = jnp.clip(algorithm.sparsity(sparse.step, index[0]), 0, 1)

@@ -94,12 +94,12 @@ def pack(
     lengths: dict[str, np.ndarray] = {}
     slots: dict[str, int] = {}
     for domain, names in domains.items():
-        own = _domain_lengths(examples, domain, names, allow_empty=bool(lengths))
+        counts = _domain_lengths(examples, domain, names, allow_empty=bool(lengths))
         wanted = capacity[domain] if isinstance(capacity, Mapping) else capacity
-        size = _slots(wanted, int(own.sum()), next(iter(slots.values()), None))
-        check_capacity(own, size, max_sequences)
+        size = _slots(wanted, int(counts.sum()), next(iter(slots.values()), None))
+        check_capacity(counts, size, max_sequences)
         slots[domain] = size
-        lengths[domain] = np.pad(own, (0, max_sequences - len(examples)))
+        lengths[domain] = np.pad(counts, (0, max_sequences - len(examples)))
         for name in names:
             values = np.concatenate([np.asarray(e[name]) for e in examples])
             out = np.full((size, *values.shape[1:]), (fill or {}).get(name, 0), values.dtype)
@@ -129,18 +129,18 @@ def pad(
     if not examples:
         raise ValueError("pad: no examples")
     names = tuple(examples[0])
-    own = _domain_lengths(examples, "tokens", names, allow_empty=False)
-    check_capacity(np.minimum(own, 0), 0, batch_size)
-    if own.max() > max_length:
-        i = int(own.argmax())
-        raise ValueError(f"example {i} has {own[i]} tokens > max_length {max_length}")
+    counts = _domain_lengths(examples, "tokens", names, allow_empty=False)
+    check_capacity(np.minimum(counts, 0), 0, batch_size)
+    if counts.max() > max_length:
+        i = int(counts.argmax())
+        raise ValueError(f"example {i} has {counts[i]} tokens > max_length {max_length}")
     arrays: dict[str, np.ndarray] = {}
     for name in names:
         first = np.asarray(examples[0][name])
         shape = (batch_size, max_length, *first.shape[1:])
         rows = np.full(shape, (fill or {}).get(name, 0), first.dtype)
         for i, example in enumerate(examples):
-            rows[i, : own[i]] = example[name]
+            rows[i, : counts[i]] = example[name]
         arrays[name] = rows.reshape(batch_size * max_length, *first.shape[1:])
-    lengths = np.pad(own, (0, batch_size - len(examples)))
+    lengths = np.pad(counts, (0, batch_size - len(examples)))
     return Packed(arrays, {"tokens": lengths}, {"tokens": batch_size * max_length})

@@ -141,18 +141,18 @@ def _first(complete: Array | None) -> Array:
     return jnp.where(complete, 0, -1).astype(jnp.int32)
 
 
-def _check(what: str, lengths: AnyArray, *, validate: bool) -> np.ndarray | None:
+def _check(name: str, lengths: AnyArray, *, validate: bool) -> np.ndarray | None:
     """Refuse what are no lengths; return them where they are known and to be looked at."""
     known = not isinstance(lengths, jax.core.Tracer)
     shape, dtype = np.shape(lengths), np.asarray(lengths).dtype if known else lengths.dtype
     if len(shape) != 1 or not shape[0] or dtype.kind not in "iu":
-        raise ValueError(f"{what}: lengths are {dtype}{list(shape)}; expected integers [B], B >= 1")
+        raise ValueError(f"{name}: lengths are {dtype}{list(shape)}; expected integers [B], B >= 1")
     if not (validate and known):
         return None
     host = np.asarray(lengths)
     if (host < 0).any():
         at = int(np.argmax(host < 0))
-        raise ValueError(f"{what}: sequence {at} has {host[at]} tokens; expected 0 or more")
+        raise ValueError(f"{name}: sequence {at} has {host[at]} tokens; expected 0 or more")
     return host
 
 

@@ -129,10 +129,10 @@ def _forward(x: Array, scale: Array, bias: Array, **static: Any) -> list[Array]:
     return [LIBRARY.call("wafer_norm_forward", result, x, scale, bias, **_attributes(**static))]
 
 
-def _backward(dy: Array, x: Array, scale: Array, *kept: Array, **static: Any) -> list[Array]:
+def _backward(dy: Array, x: Array, scale: Array, *residual: Array, **static: Any) -> list[Array]:
     sums = jax.ShapeDtypeStruct(scale.shape, jnp.float32)
     results = (jax.ShapeDtypeStruct(x.shape, x.dtype), sums, sums)
-    added = kept or (jnp.zeros((0, x.shape[1]), x.dtype),)
+    added = residual or (jnp.zeros((0, x.shape[1]), x.dtype),)
     operands = (dy, x, scale, *added)
     return list(LIBRARY.call("wafer_norm_backward", results, *operands, **_attributes(**static)))
 
@@ -144,11 +144,11 @@ def _at_zero_bias(
 
 
 def _backward_by_xla(
-    dy: Array, x: Array, scale: Array, *kept: Array, **static: Hashable
+    dy: Array, x: Array, scale: Array, *residual: Array, **static: Hashable
 ) -> list[Array]:
     function, point = _at_zero_bias(x, scale, static)
     dx, *rest = jax.vjp(function, *point)[1](dy)
-    return [sum(kept, dx), *rest]
+    return [sum(residual, dx), *rest]
 
 
 def _tangent(*operands: Array, **static: Hashable) -> list[Array]:

@@ -198,7 +198,7 @@ def budget_batches(
             ready = [b for b in bins if b is not emptiest]
         else:
             ready = bins
-        taken = {i for b in ready for i in b}
+        emitted = {i for b in ready for i in b}
         for b in sorted(ready, key=min):
             yield sorted(held[i][0] for i in b)
-        held = [item for i, item in enumerate(held) if i not in taken]
+        held = [item for i, item in enumerate(held) if i not in emitted]

@@ -132,11 +132,11 @@ class StreamWeight:
             biases: [F] of each weight, or None.
         """
         ys = []
-        for each, bias in zip(weights, biases, strict=True):
-            if x.dtype == jnp.float32 and not each.transposed:
-                ys.append(stream_product(x, each.weight, each.tokens, bias=bias))
+        for stream, bias in zip(weights, biases, strict=True):
+            if x.dtype == jnp.float32 and not stream.transposed:
+                ys.append(stream_product(x, stream.weight, stream.tokens, bias=bias))
             else:
-                y = each.project(x)
+                y = stream.project(x)
                 ys.append(y if bias is None else y + bias.astype(y.dtype))
         return ys
 

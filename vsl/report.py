@@ -77,10 +77,10 @@ def padding_report(
     """
     lengths = np.asarray(lengths)
     if lengths.size == 0 or (lengths < 1).any():
-        where = (
+        problem = (
             "no sequences" if lengths.size == 0 else f"sequence {int(lengths.argmin())} is empty"
         )
-        raise ValueError(f"padding_report: {where}")
+        raise ValueError(f"padding_report: {problem}")
     longest = int(lengths.max())
     max_length = longest if max_length is None else max_length
     if longest > max_length:

@@ -184,11 +184,11 @@ def read_record(folder: pathlib.Path) -> tuple[JsonObject, dict[str, str] | None
         record = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder} cannot be read, it is damaged: {error}") from None
-    own = record.pop(_OWN, None)
-    if own not in (None, _checksum(record)):
+    stored_sum = record.pop(_OWN, None)
+    if stored_sum not in (None, _checksum(record)):
         raise CheckpointError(
             f"{folder} cannot be read, it is damaged: {path} has checksum {_checksum(record)}, it "
-            f"was written with {own}"
+            f"was written with {stored_sum}"
         )
     named = folder.parent.name == CHECKPOINTS and folder.name.isdigit()
     if named and is_of_run(record):
@@ -202,22 +202,22 @@ def read_record(folder: pathlib.Path) -> tuple[JsonObject, dict[str, str] | None
         )
     for read in config_readers if isinstance(record.get(CONFIG), dict) else ():
         record[CONFIG] = read(record[CONFIG])
-    if version == 1 and own is None and _CHECKSUMS not in record:  # else a key was damaged
+    if version == 1 and stored_sum is None and _CHECKSUMS not in record:  # else a key was damaged
         _LOG.info("%s has checkpoint format 1, without checksums: damage may go unnoticed", folder)
         return record, None
     sums = record.pop(_CHECKSUMS, None)
-    if version == 1 or own is None or not isinstance(sums, dict):
+    if version == 1 or stored_sum is None or not isinstance(sums, dict):
         raise CheckpointError(
             f"{folder} cannot be read, it is damaged: {path} must have all of {', '.join(RESERVED)}"
         )
     return record, sums
 
 
-def _check_step(folder: pathlib.Path, record: Mapping[str, object], step: int, other: str) -> None:
-    own = record_entry(record, folder, STEP)
-    if own not in (None, step):
+def _check_step(folder: pathlib.Path, record: Mapping[str, object], step: int, name: str) -> None:
+    held = record_entry(record, folder, STEP)
+    if held not in (None, step):
         raise ContentError(
-            f"{folder}: step of its record is {own}, {other} says {step}; put back what was written"
+            f"{folder}: step of its record is {held}, {name} says {step}; put back what was written"
         )
 
 

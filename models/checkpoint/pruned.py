@@ -32,12 +32,12 @@ def prunable(record: Mapping[str, object]) -> frozenset[str] | None:
 
 
 def check_weight(
-    where: object, name: str, value: np.ndarray, pruned: Collection[str] | None
+    source: object, name: str, value: np.ndarray, pruned: Collection[str] | None
 ) -> np.ndarray:
     """Return a stored weight whose numbers a model can compute with.
 
     Args:
-        where: of the weight, for errors.
+        source: of the weight, for errors.
         name: of the parameter.
         value: [...] as stored, of any dtype.
         pruned: the parameters that may hold NaN; None is all without a ``dense_word``.
@@ -52,22 +52,22 @@ def check_weight(
         return value
     wrong = wrong if wrong.any() else np.isnan(value)
     first = np.unravel_index(int(wrong.argmax()), value.shape)
-    found = f"{int(wrong.sum())} of {value.size:,}: {value[first]} at {[int(i) for i in first]}"
+    summary = f"{int(wrong.sum())} of {value.size:,}: {value[first]} at {[int(i) for i in first]}"
     by_hand = pruned is None and not np.isinf(value).any()
     hint = "; where `wafer prune` pruned it on purpose, prune its source again" if by_hand else ""
     raise ContentError(
-        f"{where}: weights {name} are no numbers where nothing is pruned ({found}); take an "
+        f"{source}: weights {name} are no numbers where nothing is pruned ({summary}); take an "
         f"earlier checkpoint{hint}"
     )
 
 
 def check_moment(
-    where: object, name: str, weight: str, value: np.ndarray, pruned: Collection[str] | None
+    source: object, name: str, weight: str, value: np.ndarray, pruned: Collection[str] | None
 ) -> None:
     """Refuse a moment, or a statistic of another shape, with a NaN that marks no pruned weight.
 
     Args:
-        where: of the array, for errors.
+        source: of the array, for errors.
         name: of the array.
         weight: name of the parameter that it belongs to.
         value: [...] as stored, of any dtype.
@@ -81,7 +81,7 @@ def check_moment(
     wrong = int(np.isnan(value).sum())
     if wrong:
         raise ContentError(
-            f"{where}: {name} is NaN where nothing is pruned ({wrong} of {value.size:,}); take an "
+            f"{source}: {name} is NaN where nothing is pruned ({wrong} of {value.size:,}); take an "
             "earlier checkpoint"
         )
 

@@ -221,11 +221,11 @@ class StoredTree:
             ]
         except (AttributeError, KeyError, TypeError) as error:
             raise CheckpointError(f"{self.path / _INDEX} is damaged: {error!r}") from None
-        for parts in entries:
-            stored = ".".join(parts)
+        for components in entries:
+            stored = ".".join(components)
             if stored not in self.keys:
-                raise CheckpointError(f"{self.path}: tensor {'/'.join(parts)} is missing")
-            names["/".join(parts)] = stored
+                raise CheckpointError(f"{self.path}: tensor {'/'.join(components)} is missing")
+            names["/".join(components)] = stored
         if self.sums is not None and names.keys() != self.sums.keys():
             odd = ", ".join(sorted(names.keys() ^ self.sums.keys())[:8])
             raise CheckpointError(
@@ -277,13 +277,13 @@ class StoredTree:
                 f"{self.path}: tensor {name} is damaged: it has checksum {checksum(value)}, it was "
                 f"written with {self.sums[name]}"
             )
-        own = owner_of(name, self._weights)
-        if own is not None and name == f"{PARAMS}/{own}":
-            check_weight(self.path.parent, own, value, self._pruned)
+        weight_name = owner_of(name, self._weights)
+        if weight_name is not None and name == f"{PARAMS}/{weight_name}":
+            check_weight(self.path.parent, weight_name, value, self._pruned)
             if self._pruned is None and np.isnan(value).any() and not next(self._unlisted):
-                _LOG.warning(_UNLISTED, self.path.parent, own)
-        elif own is not None:
-            check_moment(self.path.parent, name, own, value, self._pruned)
+                _LOG.warning(_UNLISTED, self.path.parent, weight_name)
+        elif weight_name is not None:
+            check_moment(self.path.parent, name, weight_name, value, self._pruned)
         return value
 
     def _read(self, name: str) -> np.ndarray:
@@ -322,12 +322,12 @@ class StoredTree:
         return LazyArray(tuple(array.shape), array.dtype.numpy_dtype, read, name)
 
 
-def build_stored(record: Mapping[str, object], where: object, params: PyTree = None) -> Model:
+def build_stored(record: Mapping[str, object], source: object, params: PyTree = None) -> Model:
     """Build the model of a checkpoint's record.
 
     Args:
         record: of the checkpoint.
-        where: its path, for errors.
+        source: its path, for errors.
         params: the arrays, a tree or name -> array, which must be the model's; None: not compared.
 
     Raises:
@@ -335,31 +335,31 @@ def build_stored(record: Mapping[str, object], where: object, params: PyTree = N
             arrays; lists them.
         ValueError: it names code that the user does not trust.
     """
-    with untrusted(where, sections=record.get(CONFIG)):
+    with untrusted(source, sections=record.get(CONFIG)):
         try:
-            model = build(model_section(record, where))
+            model = build(model_section(record, source))
         except ValueError as error:
-            if str(where) in str(error):
+            if str(source) in str(error):
                 raise
-            raise CheckpointError(f"{where}: {error}") from error
+            raise CheckpointError(f"{source}: {error}") from error
         if params is not None:
-            _require_arrays(model, params, where)
+            _require_arrays(model, params, source)
         return model
 
 
-def _require_arrays(model: Model, params: PyTree, where: object) -> None:
+def _require_arrays(model: Model, params: PyTree, source: object) -> None:
     template = abstract_params(model)
     needed = {name: np.shape(leaf) for name, leaf in named_leaves(template)}
     former = {old: new for new, old in former_names(template).items()}
-    found = {former.get(name, name): np.shape(leaf) for name, leaf in named_leaves(params)}
+    shapes = {former.get(name, name): np.shape(leaf) for name, leaf in named_leaves(params)}
     wrong = [
-        f"{name}: {_shape_of(name, found)}, the model needs {_shape_of(name, needed)}"
-        for name in sorted(needed.keys() | found.keys())
-        if needed.get(name) != found.get(name)
+        f"{name}: {_shape_of(name, shapes)}, the model needs {_shape_of(name, needed)}"
+        for name in sorted(needed.keys() | shapes.keys())
+        if needed.get(name) != shapes.get(name)
     ]
     if wrong:
         raise CheckpointError(
-            f"{where}: its arrays are not those of the model that its record names "
+            f"{source}: its arrays are not those of the model that its record names "
             f"({model.config.name}):\n  {first_lines(wrong)}\nPut back the record, {META}, that "
             "was written with the arrays"
         )

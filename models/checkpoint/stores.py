@@ -142,10 +142,10 @@ class Store:
         remove_partials(folder)  # of a killed download
         with atomic_write(folder) as partial:
             for key in keys:
-                parts = key.split("/")[1:]
-                if not {"", ".", ".."}.isdisjoint(parts):
+                components = key.split("/")[1:]
+                if not {"", ".", ".."}.isdisjoint(components):
                     raise CheckpointError(f"{self.url}/{key}: leads out of the checkpoint")
-                path = partial.joinpath(*parts)
+                path = partial.joinpath(*components)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with self._errors():
                     path.write_bytes(self._kv.read(key).result().value)

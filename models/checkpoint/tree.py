@@ -28,13 +28,13 @@ def to_tree(state: PyTree) -> dict[str, PyTree]:
     """
     plain = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
     leaves = named_leaves(plain)
-    parts = [tuple(name.replace(".", "/").split("/")) for name, _ in leaves]
-    times = collections.Counter(parts)
-    folders = {part[:i] for part in times for i in range(len(part))}
+    paths = [tuple(name.replace(".", "/").split("/")) for name, _ in leaves]
+    times = collections.Counter(paths)
+    folders = {path[:i] for path in times for i in range(len(path))}
     if twice := [
         name
-        for (name, _), part in zip(leaves, parts, strict=True)
-        if times[part] > 1 or part in folders
+        for (name, _), path in zip(leaves, paths, strict=True)
+        if times[path] > 1 or path in folders
     ]:
         raise CheckpointError(
             f"the state has names that a checkpoint cannot tell apart: {', '.join(twice[:8])}; "
@@ -72,7 +72,7 @@ def is_spread(leaf: PyTree) -> bool:
 def fill_template(
     template: PyTree,
     stored: Mapping[str, PyTree],
-    where: str,
+    source: str,
     prefix: str = "",
     *,
     strict: bool = True,
@@ -83,7 +83,7 @@ def fill_template(
     Args:
         template: the state a fresh run would start with: arrays, or their shapes and dtypes.
         stored: nested dict as ``to_tree`` made it.
-        where: the checkpoint's path, for errors.
+        source: the checkpoint's path, for errors.
         prefix: put before the names in errors.
         strict: False keeps the template's value where nothing of its shape is stored.
         optional: names that need not be stored.
@@ -94,12 +94,12 @@ def fill_template(
     have = dict(named_leaves(stored))
     have = {new: have[old] for new, old in former_names(template).items() if old in have} | have
     problems: list[str] = []
-    kept: list[str] = []
+    initialized: list[str] = []
 
     def take(name: str, leaf: PyTree) -> PyTree:
         if name not in have:
             if not strict or optional(name):
-                kept.append(name)
+                initialized.append(name)
             else:
                 problems.append(f"{prefix}{name}: not in the checkpoint{did_you_mean(name, have)}")
             return leaf
@@ -108,7 +108,7 @@ def fill_template(
             with contextlib.suppress(TypeError, ValueError):
                 value = jax.random.wrap_key_data(jnp.asarray(value), impl=leaf.dtype)
         if np.shape(value) != np.shape(leaf) and not strict:
-            kept.append(f"{name} (stored {np.shape(value)}, needed {np.shape(leaf)})")
+            initialized.append(f"{name} (stored {np.shape(value)}, needed {np.shape(leaf)})")
             return leaf
         if np.shape(value) != np.shape(leaf):
             problems.append(
@@ -120,12 +120,12 @@ def fill_template(
     filled = map_named(take, template)
     if problems:
         raise CheckpointError(
-            f"{where} does not fit this configuration:\n  {first_lines(problems)}\n"
+            f"{source} does not fit this configuration:\n  {first_lines(problems)}\n"
             "Use the params file the checkpoint was trained with, load only the model with "
             "--load_checkpoint_states model, or keep what does not fit as it is initialized (a "
             "new head) with --disable_strict_checkpoint_loading."
         )
-    if kept:
-        shown = ", ".join(kept[:12]) + (", ..." if len(kept) > 12 else "")
+    if initialized:
+        shown = ", ".join(initialized[:12]) + (", ..." if len(initialized) > 12 else "")
         _LOG.info("Not taken from the checkpoint, kept as initialized: %s", shown)
     return filled

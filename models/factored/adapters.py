@@ -32,11 +32,11 @@ def _split(params: Params) -> tuple[Params, Lora]:
     base, down, up = {}, {}, {}
     for name, leaf in named_leaves(params):
         parent, _, last = name.rpartition("/")
-        kept = {_DOWN: down, _UP: up}.get(last)
-        if kept is None:
+        branch = {_DOWN: down, _UP: up}.get(last)
+        if branch is None:
             base[name] = leaf
         else:
-            kept[f"{parent}/kernel"] = leaf
+            branch[f"{parent}/kernel"] = leaf
     return unflatten(base), Lora(down, up)
 
 
@@ -72,10 +72,10 @@ def _attach(cfg: LoraConfig, branch: PyTree, key: Array | None, path: str) -> Py
 
 def _stage(cfg: LoraConfig, fn: StageFn) -> StageFn:
     def run(params: Params, carry: PyTree, batch: Batch, key: DropKey) -> PyTree:
-        own = None  # a share of the batch has draws of its own
+        local_key = None  # a share of the batch has draws of its own
         if key is not None:
-            own = jax.random.fold_in(jax.random.fold_in(key, 0x10FA), batch.layout.first)
-        ready = {role: _attach(cfg, branch, own, role) for role, branch in params.items()}
+            local_key = jax.random.fold_in(jax.random.fold_in(key, 0x10FA), batch.layout.first)
+        ready = {role: _attach(cfg, branch, local_key, role) for role, branch in params.items()}
         return fn(ready, carry, batch, key)
 
     return run

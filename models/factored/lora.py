@@ -77,11 +77,11 @@ def _targets(cfg: LoraConfig, params: Params) -> dict[str, PyTree]:
         raise ValueError(f"lora_params.r: {cfg.r}, expected a rank of at least 1")
     targets = cfg.target_modules
     kernels = {name: leaf for name, leaf in named_leaves(params) if name.endswith("/kernel")}
-    if all(part in _CLASSES for part in targets):
-        is_target = lambda name: all(_CLASSES[part] in name for part in targets)
+    if all(target in _CLASSES for target in targets):
+        is_target = lambda name: all(_CLASSES[target] in name for target in targets)
     else:
         require_found("lora_params.target_modules", cfg, kernels)
-        is_target = lambda name: any(part in name for part in targets)
+        is_target = lambda name: any(target in name for target in targets)
     chosen = {name: leaf for name, leaf in kernels.items() if is_target(name)}
     if not chosen:
         raise ValueError(
@@ -91,11 +91,11 @@ def _targets(cfg: LoraConfig, params: Params) -> dict[str, PyTree]:
     return chosen
 
 
-def require_found(where: str, cfg: LoraConfig | FactorConfig, kernels: Iterable[str]) -> None:
+def require_found(key: str, cfg: LoraConfig | FactorConfig, kernels: Iterable[str]) -> None:
     """Refuse a part of a name that no kernel has; those of the default may find nothing.
 
     Args:
-        where: the key, for the error.
+        key: the key, for the error.
         cfg: whose ``target_modules`` are looked for.
         kernels: names of the kernels that could be targets.
 
@@ -104,11 +104,11 @@ def require_found(where: str, cfg: LoraConfig | FactorConfig, kernels: Iterable[
     """
     parts = cfg.target_modules
     if parts != type(cfg).model_fields["target_modules"].default:
-        _require_matches(where, parts, list(kernels), operator.contains)
+        _require_matches(key, parts, list(kernels), operator.contains)
 
 
 def _require_matches(
-    where: str,
+    key: str,
     patterns: Iterable[str],
     names: Sequence[str],
     has: Callable[[str, str], object],
@@ -116,12 +116,12 @@ def _require_matches(
     """Refuse a pattern that no name has, and the empty one, which all have."""
     for pattern in patterns:
         if not pattern:
-            raise ValueError(f"{where}: '' matches every name; expected a part of names")
+            raise ValueError(f"{key}: '' matches every name; expected a part of names")
         if not any(has(name, pattern) for name in names):
             words = [re.split(r"[/.]", name)[:-1] for name in names]
             pairs = ("/".join(pair) for own in words for pair in itertools.pairwise(own))
             known = itertools.chain(pairs, *words)
-            raise ValueError(f"{where}: {matches_nothing(repr(pattern), known, names)}")
+            raise ValueError(f"{key}: {matches_nothing(repr(pattern), known, names)}")
 
 
 def init_lora(cfg: LoraConfig, params: Params, key: Array) -> Lora:

@@ -94,10 +94,10 @@ def layer_kinds(cfg: DecoderConfig) -> list[str]:
 
 
 def _init(cfg: DecoderConfig, key: Array) -> Params:
-    one = jnp.zeros((1,), jnp.int32)
+    ids = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.share_embedding_weights else None
-    embed = draw(Embed(cfg), jax.random.fold_in(key, 0), one, one, drop=no_dropout)
+    embed = draw(Embed(cfg), jax.random.fold_in(key, 0), ids, ids, drop=no_dropout)
     head = draw(Head(cfg), jax.random.fold_in(key, 2), x, table)
     return {"embed": embed} | init_layers(cfg, key) | head
 
@@ -134,13 +134,13 @@ def apply_head(
         x: the last layer's output.
         layout: of x where it is a stream, whose slack need not be scored.
     """
-    own: Any = {k: v for k, v in params.items() if k in {"norm_f", "lm_head"}}
+    branches: Any = {k: v for k, v in params.items() if k in {"norm_f", "lm_head"}}
     tied = cfg.share_embedding_weights and cfg.with_lm_head
     table = params["embed"]["token"]["embedding"] if tied else None
     if layout is not None:
-        own = vsl.stream_kernels(own, layout)
+        branches = vsl.stream_kernels(branches, layout)
         table = table if table is None else vsl.stream_table(table, layout)
-    scores: Any = Head(cfg).apply({"params": own}, x, table)
+    scores: Any = Head(cfg).apply({"params": branches}, x, table)
     return scores
 
 

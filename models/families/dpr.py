@@ -100,10 +100,10 @@ class DprConfig(ModelConfig):
 def _contexts(batch: Batch) -> Batch:
     """Read the batch as the context tower does."""
     extras = batch.extras
-    own = {"segment_ids": extras["context_segment_ids"]} if "context_segment_ids" in extras else {}
+    ids = {"segment_ids": extras["context_segment_ids"]} if "context_segment_ids" in extras else {}
     tokens = extras["context_tokens"]
     weights = jnp.zeros(tokens.shape, jnp.float32)
-    return Batch(tokens, tokens, weights, extras["context_layout"], own)
+    return Batch(tokens, tokens, weights, extras["context_layout"], ids)
 
 
 def _in_tower(side: str, kind: str, fn: StageFn) -> StageFn:

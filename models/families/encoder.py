@@ -98,15 +98,15 @@ def _layer(cfg: EncoderConfig, params: Params, carry: Stream, batch: Batch, key:
 
 
 def _init(cfg: EncoderConfig, key: Array) -> Params:
-    one = jnp.zeros((1,), jnp.int32)
+    ids = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.ties_head else None
     states = cfg.epigenetic_vocab_size
     shares = None if states is None else jnp.zeros((1, states))
     layout = vsl.layout_from_lengths(jnp.ones((1,), jnp.int32), 1)
     first, last = jax.random.fold_in(key, 0), jax.random.fold_in(key, 2)
-    embed = draw(EncoderEmbed(cfg), first, one, layout, one, drop=no_dropout, shares=shares)
-    heads = draw(Heads(cfg), last, x, one, drop=_no_head_dropout, table=table)
+    embed = draw(EncoderEmbed(cfg), first, ids, layout, ids, drop=no_dropout, shares=shares)
+    heads = draw(Heads(cfg), last, x, ids, drop=_no_head_dropout, table=table)
     return {"embed": embed} | init_layers(cfg, key) | heads
 
 
@@ -125,10 +125,10 @@ def _head_dropout(
     def drop(x: Array, *, rows: bool = False) -> Array:
         if not rows:
             return vsl.dropout(key, x, layout, rate)
-        one = vsl.layout_from_lengths(
+        row_layout = vsl.layout_from_lengths(
             jnp.ones((x.shape[0],), jnp.int32), x.shape[0], validate=False
         )
-        return vsl.dropout(key, x, one, rate)
+        return vsl.dropout(key, x, row_layout, rate)
 
     return drop
 
@@ -190,16 +190,16 @@ def _scored(batch: Batch) -> vsl.Layout | None:
 
 
 def _head(cfg: EncoderConfig, params: Params, carry: Stream, batch: Batch, key: DropKey) -> Any:
-    own: Any = {k: v for k, v in params.items() if k != "embed"}
+    branches: Any = {k: v for k, v in params.items() if k != "embed"}
     layout = _computed(cfg, batch.layout)
     table = params["embed"]["token"]["embedding"] if cfg.ties_head else None
     scored = _scored(batch) if cfg.has_mlm else None
     if scored is not None:
-        parts = [name for name in ("mlm_dense", "lm_head") if name in own]
-        own |= {name: vsl.stream_kernels(own[name], scored) for name in parts}
+        parts = [name for name in ("mlm_dense", "lm_head") if name in branches]
+        branches |= {name: vsl.stream_kernels(branches[name], scored) for name in parts}
         table = None if table is None else vsl.stream_table(table, scored)
     return Heads(cfg).apply(
-        {"params": own},
+        {"params": branches},
         carry.x,
         layout.offsets,
         _head_dropout(cfg, layout, key),

@@ -132,12 +132,12 @@ def _span_aux(out: Mapping[str, Array], batch: Batch) -> Aux:
     real = (layout.lengths > 0).astype(jnp.float32)
     total = jnp.zeros((), jnp.float32)
     right = jnp.ones_like(real)
-    for part in ("start", "end"):
-        target = extras[f"{part}_positions"]
+    for side in ("start", "end"):
+        target = extras[f"{side}_positions"]
         # Answers cut off by the maximum length have targets outside and do not count.
         inside = (target >= 0) & (target < layout.lengths)
         slot = layout.offsets + jnp.where(inside, target, 0)
-        scores = segment_log_softmax(out[part], layout)
+        scores = segment_log_softmax(out[side], layout)
         total += jnp.sum(jnp.where(inside & (real > 0), -scores[slot], 0.0)) / 2
         best = vsl.segment_max(scores, layout)
         right *= (scores[slot] >= best) & inside

@@ -172,8 +172,8 @@ def build_llava(cfg: LlavaConfig) -> Model:
     text, tower = build_decoder(cfg.text_model), build_vision(cfg.image_model)
     used = range(cfg.feature_layers)
     # Layers past the one that is read stay in the tree, so that a checkpoint survives the trip.
-    rest = [f"image_layers_{i}" for i in range(len(used), cfg.image_model.num_hidden_layers)]
-    carried = ("projector", *rest, "image_norm_f")
+    unused = [f"image_layers_{i}" for i in range(len(used), cfg.image_model.num_hidden_layers)]
+    carried = ("projector", *unused, "image_norm_f")
     kinds = dict(text.kinds)
     kinds["embed"] = (("embed",), functools.partial(_text_embed, cfg))
     kinds["image_embed"] = (("image_embed",), functools.partial(_image_embed, cfg))

@@ -127,7 +127,7 @@ def lm_logits(
 def _stack(
     cfg: Any, key: Array, prefix: str, layers: int, *, cross: bool, ends: bool
 ) -> dict[str, PyTree]:
-    one = jnp.zeros((1,), jnp.int32)
+    ids = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
     module = Block(cfg, cross=cross)
@@ -135,7 +135,7 @@ def _stack(
     params: dict[str, Any] = {} if shared is None else {f"{prefix}_position": shared}
     for i in range(layers):
         layer_key = jax.random.fold_in(key, i + 2)
-        params[f"{prefix}_layers_{i}"] = draw(module, layer_key, Stream(x), one, **options)
+        params[f"{prefix}_layers_{i}"] = draw(module, layer_key, Stream(x), ids, **options)
     if ends:
         norm = Norm(cfg.norm_type, cfg.layer_norm_epsilon)
         params[f"{prefix}_norm_f"] = draw(norm, key, x)
@@ -143,14 +143,14 @@ def _stack(
 
 
 def _init(cfg: Seq2SeqConfig, key: Array) -> Params:
-    one = jnp.zeros((1,), jnp.int32)
+    ids = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     rows = cfg.tgt_vocab_size or cfg.vocab_size
     keys = jax.random.split(key, 5)
     source, target = Seq2SeqEmbed(cfg, cfg.vocab_size), Seq2SeqEmbed(cfg, rows)
-    params: dict[str, Any] = {"embed": draw(source, keys[0], one, one, drop=no_dropout)}
+    params: dict[str, Any] = {"embed": draw(source, keys[0], ids, ids, drop=no_dropout)}
     if not cfg.share_encoder_decoder_embedding:
-        params["decoder_embed"] = draw(target, keys[1], one, one, drop=no_dropout)
+        params["decoder_embed"] = draw(target, keys[1], ids, ids, drop=no_dropout)
     encoder, decoder = cfg.encoder_block, cfg.decoder_block
     ends, layers = cfg.norms_ends, (cfg.num_hidden_layers, cfg.decoder_layers)
     params |= _stack(encoder, keys[2], "encoder", layers[0], cross=False, ends=ends)
@@ -202,13 +202,13 @@ def _encoder_norm(
 def _decoder(cfg: Seq2SeqConfig, params: Params, carry: Both, batch: Batch, key: DropKey) -> Both:
     block = cfg.decoder_block
     layout, source = batch.layout, batch.extras["source_layout"]
-    own, cross = (None, None) if key is None else jax.random.split(jax.random.fold_in(key, 0))
+    self_key, cross = (None, None) if key is None else jax.random.split(jax.random.fold_in(key, 0))
     rate = cfg.dropout("attention")
     out: Any = Block(block, cross=True).apply(
         {"params": stream_weights(params["layer"], layout, source)},
         Stream(carry.target),
         layout.positions,
-        stream_attend(layout, own, rate),
+        stream_attend(layout, self_key, rate),
         stream_dropout(layout, key),
         params.get("decoder_position"),
         memory=carry.source,

@@ -160,12 +160,12 @@ class Seq2SeqConfig(BlockConfig):
             "ffn_out": 1 / self.mup_filter_multiplier,
         }
 
-    def init_of(self, part: str) -> Initializer:
+    def init_of(self, group: str) -> Initializer:
         """Return the initializer of a kernel group; under muP embeddings start narrower."""
         if not self.is_mup:
-            return super().init_of(part)
-        plain = self._half(BlockConfig, **_NO_MUP).init_of(part)
-        return scaled(plain, self.hidden_size**-0.5) if part in ("embedding", "head") else plain
+            return super().init_of(group)
+        plain = self._half(BlockConfig, **_NO_MUP).init_of(group)
+        return scaled(plain, self.hidden_size**-0.5) if group in ("embedding", "head") else plain
 
     def attended_keys(self, length: int) -> float:
         """Sum over both stacks of the keys a query sees, cross-attention included."""

@@ -68,10 +68,10 @@ class VisionConfig(BlockConfig):
     def _patches_fit(self) -> Self:
         only_of_decoders(self)
         fields = type(self).model_fields
-        found = [n for n in _OF_TEXT if getattr(self, n) != fields[n].default]
-        found += ["embedding_dropout_rate"] if self.embedding_dropout_rate else []
-        if found:
-            raise ValueError(f"{', '.join(found)}: of text; nothing reads it in a tower")
+        text_keys = [n for n in _OF_TEXT if getattr(self, n) != fields[n].default]
+        text_keys += ["embedding_dropout_rate"] if self.embedding_dropout_rate else []
+        if text_keys:
+            raise ValueError(f"{', '.join(text_keys)}: of text; nothing reads it in a tower")
         if self.image_size % self.patch_size:
             raise ValueError(
                 f"patch_size: {self.patch_size} does not divide image_size {self.image_size}"

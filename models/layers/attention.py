@@ -69,10 +69,10 @@ def fixed_sparse_bias(rule: FixedSparse, num_heads: int) -> Callable[[Array, Arr
     last = np.asarray([block - size * (n % groups) for n in range(num_heads)])[:, None, None]
 
     def bias(query: Int[Array, " q"], key: Int[Array, " k"]) -> Float[Array, "N q k"]:
-        same = query[:, None] // block == key[None] // block
+        same_block = query[:, None] // block == key[None] // block
         column = (key % block)[None, None]
         summary = (column < last) & (column >= last - size * rule.num_verts)
-        return jnp.where(same[None] | summary, 0.0, _HIDDEN)
+        return jnp.where(same_block[None] | summary, 0.0, _HIDDEN)
 
     return bias
 

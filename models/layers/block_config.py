@@ -325,11 +325,11 @@ class BlockConfig(ModelConfig):
         share = sum(self.local_layers) / max(self.num_hidden_layers, 1)
         return self.num_hidden_layers * (share * local + (1 - share) * dense)
 
-    def init_of(self, part: str) -> Initializer:
+    def init_of(self, group: str) -> Initializer:
         """Return the initialiser of a kernel group, muP and depth scaling included.
 
         Args:
-            part: 'base' (as the file has it), 'embedding', 'query', 'attention', 'attention_out',
+            group: 'base' (as the file has it), 'embedding', 'query', 'attention', 'attention_out',
                 'ffn', 'ffn_out' or 'head'.
         """
         base = self.initializer or Initializer(name="truncated_normal", std=self.initializer_range)
@@ -337,24 +337,24 @@ class BlockConfig(ModelConfig):
         ffn = self.ffn_initializer or base
         depth = (2 * self.num_hidden_layers) ** -0.5
         narrow = self.mup_hidden_multiplier**-0.5
-        if part in ("base", "embedding"):
-            return (self.embedding_initializer if part == "embedding" else None) or base
-        if part == "head":
+        if group in ("base", "embedding"):
+            return (self.embedding_initializer if group == "embedding" else None) or base
+        if group == "head":
             return self.head_initializer or Initializer(name="normal", std=self.initializer_range)
         inner = {
             "query": self.attention_q_initializer or attention,
             "attention": attention,
             "ffn": ffn,
         }
-        if part in inner:
-            return scaled(inner[part], narrow)
-        wide = narrow if part == "attention_out" else self.mup_filter_multiplier**-0.5
+        if group in inner:
+            return scaled(inner[group], narrow)
+        wide = narrow if group == "attention_out" else self.mup_filter_multiplier**-0.5
         explicit = self.output_layer_initializer
-        if part == "ffn_out":
+        if group == "ffn_out":
             explicit = self.ffn_output_layer_initializer or explicit
         if explicit is not None and not self.is_mup:
             return explicit
-        return scaled(explicit or (attention if part == "attention_out" else ffn), wide * depth)
+        return scaled(explicit or (attention if group == "attention_out" else ffn), wide * depth)
 
     @model_validator(mode="before")
     @classmethod
@@ -434,8 +434,8 @@ def only_of_decoders(cfg: BlockConfig) -> None:
     """
     names = ("scale_qk_dot_by_layer_idx", _EVERY_OTHER, f"{_EVERY_OTHER}_pattern")
     names += ("full_attention_interval", "rope_theta_local", "norm_outputs_only")
-    found = [n for n in names if getattr(cfg, n) != BlockConfig.model_fields[n].default]
+    unsupported = [n for n in names if getattr(cfg, n) != BlockConfig.model_fields[n].default]
     if cfg.moe is not None and cfg.moe.balance_weight:
-        found.append("moe.load_balancing_loss_coef")
-    if found:
-        raise ValueError(f"{', '.join(found)}: decoders only")
+        unsupported.append("moe.load_balancing_loss_coef")
+    if unsupported:
+        raise ValueError(f"{', '.join(unsupported)}: decoders only")

@@ -60,13 +60,13 @@ def stream_weights(branch: Params, layout: vsl.Layout, memory: vsl.Layout | None
         layout: of the layer's own stream.
         memory: of the stream that 'cross' takes keys and values from.
     """
-    own = {k: vsl.stream_kernels(branch[k], layout) for k in ("attn", "ffn") if k in branch}
+    streamed = {k: vsl.stream_kernels(branch[k], layout) for k in ("attn", "ffn") if k in branch}
     if memory is not None and "cross" in branch:
         stream = {"query": layout, "key": memory, "value": memory, "out": layout}
-        own["cross"] = branch["cross"] | {
+        streamed["cross"] = branch["cross"] | {
             k: vsl.stream_kernels(branch["cross"][k], of) for k, of in stream.items()
         }
-    return {**branch, **own}
+    return {**branch, **streamed}
 
 
 def no_attend(q: Array, k: Array, v: Array, **rules: object) -> Array:
@@ -155,7 +155,7 @@ class Block(nn.Module):
 
     def _ffn(self, h: Array, routed: Array | None, drop: Drop) -> tuple[Array, Array | None]:
         cfg = self.cfg
-        parts = {
+        ffn_options = {
             "hidden_size": cfg.hidden_size,
             "filter_size": cfg.filter_size,
             "nonlinearity": cfg.nonlinearity,
@@ -165,11 +165,11 @@ class Block(nn.Module):
             "drop": lambda inner: drop(inner, cfg.relu_dropout_rate),
         }
         if cfg.moe is None:
-            return FeedForward(**parts, name="ffn")(h), routed
+            return FeedForward(**ffn_options, name="ffn")(h), routed
         moe = cfg.moe
         further = {"shared": moe.num_shared_experts, "null_bias": moe.null_expert_bias}
         further["normalize"] = moe.normalize_top_k
-        out, added = Experts(moe.num_experts, moe.top_k, parts, **further, name="moe")(h)
+        out, added = Experts(moe.num_experts, moe.top_k, ffn_options, **further, name="moe")(h)
         return out, None if routed is None else routed + added
 
 
@@ -227,14 +227,14 @@ def draw(module: nn.Module, key: Array, *inputs: PyTree, **options: Any) -> dict
 
 def init_layers(cfg: BlockConfig, key: Array) -> dict[str, PyTree]:
     """Draw the layers of a stack without cross-attention, and their 'position' branch."""
-    one = jnp.zeros((1,), jnp.int32)
+    ids = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
     options = {"attend": no_attend, "drop": no_dropout, "shared": shared}
     params: dict[str, Any] = {} if shared is None else {"position": shared}
     for i in range(cfg.num_hidden_layers):
         layer_key = jax.random.fold_in(key, i + 3)
-        params[f"layers_{i}"] = draw(Block(cfg), layer_key, Stream(x), one, **options)
+        params[f"layers_{i}"] = draw(Block(cfg), layer_key, Stream(x), ids, **options)
     return params
 
 

@@ -49,16 +49,16 @@ def cached_attend(
     values: Float[Array, "B C K H"],
     length: Int[Array, " B"],
     layout: Layout,
-    seen: list[tuple[Array, Array]],
+    updated: list[tuple[Array, Array]],
 ) -> Callable[..., Array]:
-    """Attend to a layer's cache after appending the chunk; the new cache is put into ``seen``.
+    """Attend to a layer's cache after appending the chunk; the new cache is put into ``updated``.
 
     Args:
         keys: of the slots so far.
         values: the same.
         length: slots filled so far.
         layout: of the chunk, rows (B, S).
-        seen: receives (keys, values) with the chunk written.
+        updated: receives (keys, values) with the chunk written.
     """
     rows, capacity = keys.shape[:2]
 
@@ -69,7 +69,7 @@ def cached_attend(
 
     def attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:
         full_k, full_v = write(keys, k), write(values, v)
-        seen.append((full_k, full_v))
+        updated.append((full_k, full_v))
         return vsl.attention(
             q,
             full_k.reshape(rows * capacity, *k.shape[1:]).astype(q.dtype),

@@ -112,14 +112,14 @@ def rotate(
     angle = positions.astype(jnp.float32)[:, None, None] * frequencies
     turn = lambda angle: (jnp.cos(angle) * gain, jnp.sin(angle) * gain)
     cos, sin = computed_once(turn, angle) if angle.size >= _MANY else turn(angle)
-    turned, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
+    turned, unrotated = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
     if interleaved:
         a, b = turned[..., 0::2], turned[..., 1::2]
         out = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(turned.shape)
     else:
         a, b = turned[..., :half], turned[..., half:]
         out = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-    return jnp.concatenate([out.astype(x.dtype), rest], axis=-1)
+    return jnp.concatenate([out.astype(x.dtype), unrotated], axis=-1)
 
 
 def sinusoids(length: int, features: int) -> np.ndarray:

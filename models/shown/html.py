@@ -26,11 +26,11 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]], most: int) -> str:
-    left, begin = max(len(rows) - most, 0), most - most // 2
-    shown = [*rows[:begin], *rows[begin + left :]] if left else rows
+    hidden, begin = max(len(rows) - most, 0), most - most // 2
+    shown = [*rows[:begin], *rows[begin + hidden :]] if hidden else rows
     lines = [f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown]
-    if left:
-        line = f'<tr><td colspan="{max(len(heads), 2)}">… {left:,} more rows</td></tr>'
+    if hidden:
+        line = f'<tr><td colspan="{max(len(heads), 2)}">… {hidden:,} more rows</td></tr>'
         lines.insert(begin, line)
     if heads:
         lines.insert(0, f"<tr>{''.join(_cell(head, 'th') for head in heads)}</tr>")

@@ -97,8 +97,8 @@ def give_name(kind: str, function: Callable[..., Any]) -> str:
         ValueError: it has no name.
     """
     module, path = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    own = path.rpartition(".")[2]
-    if not own.isidentifier():
+    bare_name = path.rpartition(".")[2]
+    if not bare_name.isidentifier():
         raise ValueError(
             f"{function!r:.100} has no name, which a record needs; write it with `def` or `class`"
         )
@@ -106,7 +106,7 @@ def give_name(kind: str, function: Callable[..., Any]) -> str:
     for part in path.split("."):
         held = getattr(held, part, None)
     users = held is function and not owner(module.partition(".")[0])
-    name = f"{module}:{path}" if users else f"{NOTEBOOK}{own}#{_digest(function)}"
+    name = f"{module}:{path}" if users else f"{NOTEBOOK}{bare_name}#{_digest(function)}"
     _REGISTERED[kind, name] = function, running_modules()
     name_code(kind, name)
     return name
@@ -118,21 +118,21 @@ def _digest(function: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _parts_of(value: object, seen: dict[int, int]) -> object:
+def _parts_of(value: object, numbers: dict[int, int]) -> object:
     """What a value holds, in the same order in every process, for ``repr``; each object once."""
-    inside = lambda parts: [_parts_of(part, seen) for part in parts]
+    inside = lambda parts: [_parts_of(part, numbers) for part in parts]
     value = _unwrapped(value)
     if isinstance(value, list | dict | types.FunctionType | type):
-        if id(value) in seen:
-            return f"object {seen[id(value)]}"
-        seen[id(value)] = len(seen)
+        if id(value) in numbers:
+            return f"object {numbers[id(value)]}"
+        numbers[id(value)] = len(numbers)
     if isinstance(value, set | frozenset):
         return sorted(map(repr, inside(value)))
     if isinstance(value, type) and _is_users(value):
-        own = {
+        members = {
             k: v for k, v in vars(value).items() if k in ("__init__", "__call__") or k[:2] != "__"
         }
-        return inside(value.__mro__[1:]), *own, inside(own.values())
+        return inside(value.__mro__[1:]), *members, inside(members.values())
     value = _members(value)
     if isinstance(value, list | tuple):
         return inside(value)
@@ -203,18 +203,18 @@ def find(
         require_trusted(name, kind)
         return _REGISTERED[kind, name][0]
     if name.startswith(NOTEBOOK):
-        own = name.removeprefix(NOTEBOOK).partition("#")[0]
+        ref = name.removeprefix(NOTEBOOK).partition("#")[0]
         raise ValueError(
-            f"{name!r}: was written in a notebook or a program, and no module has it. Define {own} "
-            f"and register it, {_REGISTERS.get(kind, _GIVEN).format(repr(name), own)}, or move it "
+            f"{name!r}: was written in a notebook or a program, and no module has it. Define {ref} "
+            f"and register it, {_REGISTERS.get(kind, _GIVEN).format(repr(name), ref)}, or move it "
             "into a module"
         )
-    imported, own = import_code(name, kind, folders), name.partition(":")[2]
-    registered, modules = _REGISTERED.get((kind, own), (None, frozenset()))
+    imported, ref = import_code(name, kind, folders), name.partition(":")[2]
+    registered, modules = _REGISTERED.get((kind, ref), (None, frozenset()))
     if registered is not None and imported.__name__ in modules:
         return registered
     try:
-        function = functools.reduce(_member, own.split("."), imported)
+        function = functools.reduce(_member, ref.split("."), imported)
     except AttributeError as error:
         near = did_you_mean(error.name, [*dir(error.obj), *known])
         raise ValueError(f"{name!r}: {error}{near}") from error
@@ -280,7 +280,7 @@ def check_arguments(
     name: str,
     function: Callable[..., object],
     arguments: Mapping[str, object],
-    given: Iterable[str] = (),
+    supplied: Iterable[str] = (),
 ) -> None:
     """Compare the keys of a section with the parameters of a function.
 
@@ -288,31 +288,31 @@ def check_arguments(
         name: as the section names it.
         function: of the user.
         arguments: keys of the section that are the function's.
-        given: parameters that the caller fills in; ``params`` among them takes any key.
+        supplied: parameters that the caller fills in; ``params`` among them takes any key.
 
     Raises:
         SectionError: a key that it does not take, or a parameter that the section lacks.
     """
     parameters = inspect.signature(function).parameters
-    where, given = place(function), frozenset(given)
+    location, supplied = place(function), frozenset(supplied)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    takes_all |= "params" in given & parameters.keys()
+    takes_all |= "params" in supplied & parameters.keys()
     named = {
         k: p for k, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
     problems = [
         Problem(
             (key,),
-            f"{name}{where} does not take it{did_you_mean(key, named)}; it takes: "
+            f"{name}{location} does not take it{did_you_mean(key, named)}; it takes: "
             f"{', '.join(named) or 'nothing'}",
         )
         for key in arguments
         if key not in named and not takes_all
     ]
     problems += [
-        Problem((key,), f"missing; {name}{where} has no default for it")
+        Problem((key,), f"missing; {name}{location} has no default for it")
         for key, parameter in named.items()
-        if parameter.default is parameter.empty and key not in arguments and key not in given
+        if parameter.default is parameter.empty and key not in arguments and key not in supplied
     ]
     if problems:
         raise SectionError(problems)

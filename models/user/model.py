@@ -155,7 +155,7 @@ def nnx(make: Callable[[Any], Any], **facts: Any) -> Model:
     from flax import nnx as library
 
     template = library.eval_shape(lambda: make(library.Rngs(0)))
-    graph, _, rest = library.split(template, library.Param, ...)
+    graph, _, other_state = library.split(template, library.Param, ...)
 
     def init(key: Array) -> Params:
         module = make(library.Rngs(key))
@@ -164,7 +164,7 @@ def nnx(make: Callable[[Any], Any], **facts: Any) -> Model:
     def apply(params: Params, tokens: Array, key: Array | None) -> Array:
         state = library.state(template, library.Param)
         library.replace_by_pure_dict(state, dict(params))
-        streams = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rest)
+        streams = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), other_state)
         module = library.merge(graph, state, streams)
         if key is None:
             module.eval()

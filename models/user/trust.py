@@ -118,10 +118,10 @@ def trusting(codes: Iterable[NamedCode] = (), *, trust_code: bool = False) -> It
 
 @contextlib.contextmanager
 def _reading(
-    where: str, note: str, codes: frozenset[NamedCode] = frozenset()
+    source: str, note: str, codes: frozenset[NamedCode] = frozenset()
 ) -> Iterator[list[str]]:
     outer, refused = _READING.get(), []
-    token = _READING.set(_Reading(where, note, refused, codes))
+    token = _READING.set(_Reading(source, note, refused, codes))
     try:
         yield refused
     finally:
@@ -131,16 +131,16 @@ def _reading(
 
 
 def untrusted(
-    where: object, note: str = "", sections: object = None
+    source: object, note: str = "", sections: object = None
 ) -> contextlib.AbstractContextManager[list[str]]:
     """Take names of code in the block for a checkpoint's; it gets the list of those refused.
 
     Args:
-        where: the checkpoint, for the refusal.
+        source: the checkpoint, for the refusal.
         note: what else the refusal says, a sentence.
         sections: of its record; a run file may vouch for the code that they name.
     """
-    return _reading(str(where), note, code_in(sections))
+    return _reading(str(source), note, code_in(sections))
 
 
 def looking(note: str = "") -> contextlib.AbstractContextManager[list[str]]:
@@ -165,19 +165,19 @@ def imports_allowed() -> bool:
 
 def refusal(name: str) -> str:
     """Say why code is not imported here, and which option imports it."""
-    where, note, *_ = _READING.get() or _Reading("", "", [])
+    source, note, *_ = _READING.get() or _Reading("", "", [])
     option = "Give --trust_code (trust_code=True in Python)"
-    if where:
-        said = (
-            f"{where} names code, {name!r}, which is not imported: a checkpoint may come from "
+    if source:
+        message = (
+            f"{source} names code, {name!r}, which is not imported: a checkpoint may come from "
             f"anywhere. {option}, or a run file that names it where the command takes one"
         )
     else:
-        said = (
+        message = (
             f"{name!r} is code, which is not imported: this command only looks at the file. "
             f"{option} to import it"
         )
-    return f"{said}. {note}" if note else said
+    return f"{message}. {note}" if note else message
 
 
 def require_trusted(name: str, kind: str) -> None:
@@ -204,30 +204,30 @@ def require_trusted(name: str, kind: str) -> None:
     if known and used and not others:
         return
     reading.refused.append(name)
-    said = refusal(name)
+    text = refusal(name)
     if known and others:
         given = ", ".join(f"{key} = {value}" for key, value in others)
-        said = f"{said}. The run file names it without these arguments of the checkpoint: {given}"
-    raise UntrustedError(said)
+        text = f"{text}. The run file names it without these arguments of the checkpoint: {given}"
+    raise UntrustedError(text)
 
 
 def code_in(sections: object) -> frozenset[NamedCode]:
     """Collect the code that the sections of a run file or record name, where they name it."""
-    found = set[NamedCode]()
+    codes = set[NamedCode]()
     if not isinstance(sections, Mapping):
         return frozenset()
     for section, (kind, keys) in SECTIONS.items():
-        for part in _mappings(sections.get(section)):
+        for mapping in _mappings(sections.get(section)):
             arguments = frozenset(
                 (str(key), json.dumps(value, sort_keys=True, default=str))
-                for key, value in part.items()
+                for key, value in mapping.items()
                 if key not in keys and not isinstance(value, int | float | None)
             )
-            names = (str(part.get(key)) for key in keys)
-            found |= {
+            names = (str(mapping.get(key)) for key in keys)
+            codes |= {
                 NamedCode(kind, name, arguments) for name in names if is_user_defined(name, kind)
             }
-    return frozenset(found)
+    return frozenset(codes)
 
 
 def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
@@ -286,13 +286,13 @@ def require_users_module(name: str, kind: str) -> None:
     whose = owner(package)
     if not whose or (whose == "installed" and _is_declared(module, function, kind)):
         return
-    what = {
+    origin = {
         "Python": "part of Python",
         "Wafer": "part of Wafer",
         "installed": f"an installed package without an entry point {ENTRY_POINTS[kind]!r}",
     }[whose]
     raise ValueError(
-        f"{name!r}: {package} is {what}; expected a module of your own, on PYTHONPATH, in the "
+        f"{name!r}: {package} is {origin}; expected a module of your own, on PYTHONPATH, in the "
         "working directory or in runconfig.python_paths. Write a function there that calls it"
     )
 

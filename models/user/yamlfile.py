@@ -103,18 +103,18 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
 def _text(path: Path) -> str:
     if not path.is_file():
         if path.is_symlink() and not path.exists():
-            said = f"a link to {os.readlink(path)}, which does not exist"
-            raise SectionError([Problem((), said)])
+            problem = f"a link to {os.readlink(path)}, which does not exist"
+            raise SectionError([Problem((), problem)])
         if path.exists() and not path.is_dir():
-            said = "a pipe or device, which can be read once; write its text to a file"
-            raise SectionError([Problem((), said)])
+            problem = "a pipe or device, which can be read once; write its text to a file"
+            raise SectionError([Problem((), problem)])
         kind = "is a folder, not a file" if path.is_dir() else "no such file"
         near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise SectionError([Problem((), kind + did_you_mean(path.name, near))])
     size = path.stat().st_size
     if size > _MAX_BYTES:
-        said = f"{size:,} bytes; a YAML file has {_MAX_BYTES:,} at most"
-        raise SectionError([Problem((), said)])
+        problem = f"{size:,} bytes; a YAML file has {_MAX_BYTES:,} at most"
+        raise SectionError([Problem((), problem)])
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as err:
@@ -168,14 +168,14 @@ class _Walk:
         self, pairs: list[tuple[object, object]], path: tuple[str | int, ...]
     ) -> None:
         """Note keys whose values are equal, whatever their spelling: 1 and 0x1, true and yes."""
-        seen: dict[Any, int] = {}
+        lines: dict[Any, int] = {}
         for key, _ in pairs:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             line, value = key.start_mark.line + 1, self._loader.construct_object(key, deep=True)
-            if value in seen:
-                where = f"lines {seen[value]} and {line}"
+            if value in lines:
+                where = f"lines {lines[value]} and {line}"
                 self.problems.append(
                     Problem((*path, key.value), f"duplicate key ({where}); keep one")
                 )
-            seen[value] = line
+            lines[value] = line

@@ -45,12 +45,12 @@ def check(
     Raises:
         SparsityError: names what differs.
     """
-    found = differences(tx, params, names, **extra)
-    if found:
-        name, why = next(iter(found.items()))
+    reasons = differences(tx, params, names, **extra)
+    if reasons:
+        name, why = next(iter(reasons.items()))
         raise SparsityError(
             f"the optimizer reads the axes of weights, which csr stores as [nnz] values, and would "
-            f"train {listed([*found])} otherwise than with masks ({name}: {why}); expected the "
+            f"train {listed([*reasons])} otherwise than with masks ({name}: {why}); expected the "
             "same updates. Use compute: masked, or sparsity.with_dense_shapes(tx)",
             ("sparsity", "compute"),
         )
@@ -98,17 +98,17 @@ def differences(
     except Exception as error:
         return dict.fromkeys(sorted(names), f"{type(error).__name__}: {str(error)[:200]}")
     try:
-        same = [_program(tx, small, stored=each) for each in (False, True)] == [masked, stored]
+        alike = [_program(tx, small, stored=each) for each in (False, True)] == [masked, stored]
     except Exception:  # it holds arrays of the parameters' shapes
-        same = False
-    found: dict[str, str] = {}
+        alike = False
+    reasons: dict[str, str] = {}
     try:
         for scales, most in ((_SCALES, _MOST_STEPS), (_NO_GRADIENT, 0)):
-            for wanted, got in _both(tx, small if same else real, scales, most):
-                found = _compare(got, wanted) | found
+            for wanted, got in _both(tx, small if alike else real, scales, most):
+                reasons = _compare(got, wanted) | reasons
     except Exception as error:
         return _not_compared("it fails: %s", error)
-    return found
+    return reasons
 
 
 def _not_compared(why: str, *values: PyTree) -> dict[str, str]:
@@ -129,10 +129,10 @@ def _trials(params: PyTree, names: Collection[str]) -> tuple[_Trial, _Trial]:
 
     given = names if isinstance(names, Mapping) else {}
     sizes = {name: math.prod(leaf.shape) for name, leaf in named_leaves(params) if name in names}
-    kept = {name: given.get(name, -(-size // 16)) for name, size in sizes.items()}
+    counts = {name: given.get(name, -(-size // 16)) for name, size in sizes.items()}
     real = map_named(lambda name, leaf: of_size(name, leaf, tuple(leaf.shape)), params)
-    half = dict.fromkeys(kept, math.prod(_SPARSE_SHAPE) // 2)
-    return _Trial(real, kept), _Trial(map_named(small, params), half)
+    half = dict.fromkeys(counts, math.prod(_SPARSE_SHAPE) // 2)
+    return _Trial(real, counts), _Trial(map_named(small, params), half)
 
 
 def _state(masks: Mapping[str, Array], trial: _Trial, *, stored: bool) -> SparseState:
@@ -209,28 +209,28 @@ def _both(
         if name in trial.kept
     }  # fmt: skip
     topologies = [_state(masks, trial, stored=each) for each in (False, True)]
-    both = [storage.pruned(params, tx.init(params), sparse) for sparse in topologies]
+    states = [storage.pruned(params, tx.init(params), sparse) for sparse in topologies]
     step = jax.jit(functools.partial(_step, tx))
     moves = steps = 0
     while steps < len(scales) or (moves < len(scales) and steps < most):
         scale = jnp.float32(scales[steps % len(scales)])
-        out = [step(*each, scale) for each in zip(topologies, [grads] * 2, both, strict=True)]
-        both = [(params, state) for params, state, _ in out]
-        wanted, got = (updates for *_, updates in out)
-        yield wanted, got
+        out = [step(*inputs, scale) for inputs in zip(topologies, [grads] * 2, states, strict=True)]
+        states = [(params, state) for params, state, _ in out]
+        expected, got = (updates for *_, updates in out)
+        yield expected, got
         steps += 1
-        moves += any(bool(jnp.any(u != 0)) for u in jax.tree.leaves(wanted))
+        moves += any(bool(jnp.any(u != 0)) for u in jax.tree.leaves(expected))
 
 
 def _compare(got: PyTree, wanted: PyTree) -> dict[str, str]:
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for (name, leaf), (_, other) in zip(named_leaves(got), named_leaves(wanted), strict=True):
         x, y = np.asarray(leaf), np.asarray(other)
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         off, size = np.where(same, 0, np.abs(x - y)), np.abs(np.nan_to_num(y))
         if not off.mean() <= _TOLERANCE * size.mean():
-            found[name] = f"updates differ by {off.max():.2g}, where they are {size.max():.2g}"
-    return found
+            reasons[name] = f"updates differ by {off.max():.2g}, where they are {size.max():.2g}"
+    return reasons
 
 
 def with_dense_shapes(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:

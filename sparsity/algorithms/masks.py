@@ -83,8 +83,8 @@ def checkerboard(shape: tuple[int, ...], sparsity: Array | float, view: Competit
 
 @functools.lru_cache(maxsize=64)
 def _checkerboard(shape: tuple[int, ...], sparsity: float) -> np.ndarray:
-    one, eps = np.float32(1), np.float32(1e-5)
-    density = one - np.float32(sparsity)  # float32 throughout: the level decides exact counts
+    unit, eps = np.float32(1), np.float32(1e-5)
+    density = unit - np.float32(sparsity)  # float32 throughout: the level decides exact counts
     columns = shape[-1]
     if density <= 0:
         return np.zeros(columns, bool)
@@ -92,5 +92,5 @@ def _checkerboard(shape: tuple[int, ...], sparsity: float) -> np.ndarray:
     row = np.diff(np.floor(np.arange(padded, dtype=np.float32) * density + eps)) > 0
     if len(shape) != 2:
         return row[:columns]
-    shift = math.floor(one / density - eps)
+    shift = math.floor(unit / density - eps)
     return np.stack([np.roll(row, -r * shift)[:columns] for r in range(shape[0])])

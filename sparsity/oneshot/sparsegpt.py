@@ -36,16 +36,16 @@ def sparsegpt(
         SparsityError: a structure for which the method is not defined.
     """
     together, rowwise = _chosen_at_once(structure), structure != UNSTRUCTURED
-    left = weight.T.astype(np.float64)  # [N, K]
-    kept = np.ones(left.shape, bool)
+    updated = weight.T.astype(np.float64)  # [N, K]
+    mask = np.ones(updated.shape, bool)
     dead = np.diag(gram) == 0  # inputs that are always 0
     hessian = gram.astype(np.float64) + np.diag(dead.astype(np.float64))
     hessian[np.diag_indices_from(hessian)] += DAMPING * np.mean(np.diag(hessian))
-    left[:, dead] = 0
+    updated[:, dead] = 0
     inverse = scipy.linalg.cholesky(scipy.linalg.inv(hessian), lower=False)
-    for start in range(0, left.shape[1], BLOCK):
-        stop = min(start + BLOCK, left.shape[1])
-        block, factor = left[:, start:stop], inverse[start:stop, start:stop]
+    for start in range(0, updated.shape[1], BLOCK):
+        stop = min(start + BLOCK, updated.shape[1])
+        block, factor = updated[:, start:stop], inverse[start:stop, start:stop]
         errors = np.zeros_like(block)
         diagonal = np.diag(factor)
         for column in range(stop - start):
@@ -53,15 +53,15 @@ def sparsegpt(
             if column % width == 0:
                 here = slice(column, column + width)
                 scores = (block[:, here] / diagonal[here]) ** 2
-                kept[:, start + column : start + column + width] = _keep(
+                mask[:, start + column : start + column + width] = _keep(
                     scores, level, rowwise=rowwise
                 )
-            pruned = ~kept[:, start + column]
+            pruned = ~mask[:, start + column]
             errors[:, column] = np.where(pruned, block[:, column], 0) / diagonal[column]
             block[:, column:] -= np.outer(errors[:, column], factor[column, column:])
             block[pruned, column] = 0
-        left[:, stop:] -= errors @ inverse[start:stop, stop:]
-    return left.T.astype(weight.dtype), kept.T
+        updated[:, stop:] -= errors @ inverse[start:stop, stop:]
+    return updated.T.astype(weight.dtype), mask.T
 
 
 def _chosen_at_once(structure: Structure) -> int:

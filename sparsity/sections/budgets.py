@@ -116,12 +116,12 @@ def spread(
         if number is not None:
             members[number][name] = shape
     every: list[Group] = []
-    for group, own in zip(groups, members, strict=True):
+    for group, layers in zip(groups, members, strict=True):
         rule, algorithm = group
         if algorithm.budget == "uniform" and not algorithm.dense_ends:
             every.append(group)
         else:
-            inner = _inner(own, algorithm.dense_ends)
+            inner = _inner(layers, algorithm.dense_ends)
             ratios = _ratios(algorithm.budget, inner, slices, flops)
             every += _by_level(rule, algorithm, inner, ratios)
     return tuple(every)

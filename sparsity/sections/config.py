@@ -157,21 +157,21 @@ def _slices(
 def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
     """Refuse a filter of a user, or a pattern of one, that matches no parameter."""
     ranks = {name: len(leaf.shape) for name, leaf in named_leaves(params)}
-    both = {name: (name, sparsifier.aliases(name)) for name in ranks}
-    taken = {sparsifier.group_of(name, rank) for name, rank in ranks.items()}
-    where: Place = ("sparsity", "param_filter")
+    aliases = {name: (name, sparsifier.aliases(name)) for name in ranks}
+    used_groups = {sparsifier.group_of(name, rank) for name, rank in ranks.items()}
+    path: Place = ("sparsity", "param_filter")
     for i, (rule, _) in enumerate(sparsifier.groups):
         default = rule.kind == "default"
-        for one in [rule] if default else [ParamFilter(rule.kind, (p,)) for p in rule.patterns]:
-            if not any(one.matches(both[name], rank) for name, rank in ranks.items()):
-                known = {n: None for names in both.values() for n in names}
+        for pattern in [rule] if default else [ParamFilter(rule.kind, (p,)) for p in rule.patterns]:
+            if not any(pattern.matches(aliases[name], rank) for name, rank in ranks.items()):
+                known = {n: None for names in aliases.values() for n in names}
                 matrices = (name for name, rank in ranks.items() if rank > 1)
-                raise SparsityError(matches_nothing(one, known, matrices), where)
-        if not default and i not in taken:
+                raise SparsityError(matches_nothing(pattern, known, matrices), path)
+        if not default and i not in used_groups:
             raise SparsityError(
                 f"{rule} has no effect: an earlier group takes what it matches, or the model needs "
                 "it dense; order the groups from special to general",
-                where,
+                path,
             )
 
 
@@ -266,10 +266,10 @@ class PatternSection(Section):
     @pydantic.model_validator(mode="after")
     def _keys_of_the_type(self) -> "PatternSection":
         takes = {"n:m": {"n", "m"}, "block": {"size"}, "constant_fan_in": set[str]()}[self.type]
-        given = {key for key in ("n", "m", "size") if getattr(self, key) is not None}
-        if given != takes:
+        present = {key for key in ("n", "m", "size") if getattr(self, key) is not None}
+        if present != takes:
             needs = " and ".join(sorted(takes)) or "no other key"
-            raise ValueError(f"{self.type} takes {needs}, found {sorted(given) or 'none'}")
+            raise ValueError(f"{self.type} takes {needs}, found {sorted(present) or 'none'}")
         if self.n and self.m and self.n >= self.m:
             raise ValueError(f"n={self.n} must be below m={self.m}")
         return self
@@ -356,12 +356,12 @@ def section_of(algorithm: type[Algorithm]) -> type[GroupSection]:
     """Make the section of an algorithm: everybody's keys, and the attributes that it declares."""
     types = typing.get_type_hints(algorithm, include_extras=True)
     common = {field.name for field in dataclasses.fields(Algorithm)}
-    own: dict[str, Any] = {
+    fields: dict[str, Any] = {
         field.name: (types[field.name], ... if field.default is dataclasses.MISSING else None)
         for field in dataclasses.fields(algorithm)
         if field.name not in common
     }
-    return pydantic.create_model(algorithm.__name__, __base__=GroupSection, **own)
+    return pydantic.create_model(algorithm.__name__, __base__=GroupSection, **fields)
 
 
 def _group(section: dict[str, Any], where: Place) -> Group:
@@ -390,11 +390,11 @@ def _made(
     if isinstance(function, type):
         raise SparsityError(f"{name!r}: expected a subclass of sparsity.Algorithm", where)
     try:
-        made = call(name, function, **arguments)
+        algorithm = call(name, function, **arguments)
     except ValueError as error:
         raise SparsityError(str(error), where) from error
-    if not isinstance(made, Algorithm):
+    if not isinstance(algorithm, Algorithm):
         raise SparsityError(
-            f"{name!r} gave {type(made).__name__}; expected a sparsity.Algorithm", where
+            f"{name!r} gave {type(algorithm).__name__}; expected a sparsity.Algorithm", where
         )
-    return made
+    return algorithm

@@ -52,7 +52,7 @@ def computed_params(sparsifier: Sparsifier, params: PyTree) -> PyTree:
     return map_named(visit, params)
 
 
-def forward_of(record: Mapping[str, object], where: object) -> Callable[[str, PyTree], PyTree]:
+def forward_of(record: Mapping[str, object], source: object) -> Callable[[str, PyTree], PyTree]:
     """Return the function from a stored parameter to the one that the model computes with.
 
     Returns:
@@ -62,23 +62,23 @@ def forward_of(record: Mapping[str, object], where: object) -> Callable[[str, Py
     Raises:
         SparsityError: its section names code that the user does not trust.
     """
-    sections = record_entry(record, where, CONFIG) or {}
+    sections = record_entry(record, source, CONFIG) or {}
     section = sections.get("sparsity")
-    meta = record_entry(record, where, SPARSITY)
+    meta = record_entry(record, source, SPARSITY)
     if section is None or meta is None:  # dense, or finalized
         return lambda name, leaf: leaf
-    with untrusted(where, sections=sections) as refused:
+    with untrusted(source, sections=sections) as refused:
         try:
             groups = parse(section)
         except SparsityError as error:  # a user's algorithm that is not here
             if refused:
                 raise
             said = "%s: its sparsity section does not load: %s. Weights as stored"
-            _LOG.warning(said, where, error)
+            _LOG.warning(said, source, error)
             return lambda name, leaf: leaf
         if not any(map(masks_forward, (algorithm for _, algorithm in groups))):
             return lambda name, leaf: leaf
-        model = build_stored(record, where)
+        model = build_stored(record, source)
         sparsifier = configure(
             groups,
             weight_layout=model.weight_layout,

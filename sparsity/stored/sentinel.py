@@ -71,10 +71,10 @@ def _require_storable(params: PyTree, sparse: SparseState) -> None:
         mask = sparse.masks.get(name)
         if mask is None and name in sparse.patterns and leaf.ndim == 2:
             mask = kernels.to_mask(sparse.patterns[name])
-        stored, kept = np.asarray(leaf), np.bool_(True) if mask is None else np.asarray(mask)
+        stored, keep = np.asarray(leaf), np.bool_(True) if mask is None else np.asarray(mask)
         is_nan = np.isnan(stored)
-        nan += [name] if np.any(is_nan & kept) else []
-        nonzero += [name] if np.any((stored != 0) & ~is_nan & ~kept) else []
+        nan += [name] if np.any(is_nan & keep) else []
+        nonzero += [name] if np.any((stored != 0) & ~is_nan & ~keep) else []
     if nonzero:
         raise CheckpointError(
             f"encode: weights of {listed(nonzero)} are not 0 where the state prunes; expected 0 or "
@@ -100,7 +100,7 @@ def detect(params: PyTree) -> dict[str, float]:
     return {name: float(np.mean(~np.asarray(mask))) for name, mask in masks_of(params).items()}
 
 
-def require_dense(params: PyTree, where: str = "the checkpoint") -> None:
+def require_dense(params: PyTree, source: str = "the checkpoint") -> None:
     """Refuse a sentinel checkpoint in a run that has no ``sparsity`` section.
 
     Raises:
@@ -111,7 +111,7 @@ def require_dense(params: PyTree, where: str = "the checkpoint") -> None:
         return
     name, level = next(iter(levels.items()))
     raise SentinelError(
-        f"{where} is sparse: {len(levels)} parameters hold NaN at pruned positions (first:"
+        f"{source} is sparse: {len(levels)} parameters hold NaN at pruned positions (first:"
         f" {name}, {level:.1%} pruned), but the configuration has no `sparsity` section.\n"
         f"To go on training sparse, add the section it was trained with, for example\n"
         f"    sparsity: {{sparsity: {level:.2g}, init_method: topk}}\n"

@@ -180,10 +180,10 @@ def _forward(
             jnp.zeros(q_i.shape, jnp.float32),
         )
         top, total, acc = jax.lax.fori_loop(tables.first[i], tables.last[i], key_block, start)
-        seen = total > 0
-        total = jnp.where(seen, total, 1.0)
+        attends = total > 0
+        total = jnp.where(attends, total, 1.0)
         # A row that sees nothing: output 0, and exp(s - lse) = 0 in the backward pass.
-        lse = jnp.where(seen, top + jnp.log(total), -HIDDEN)
+        lse = jnp.where(attends, top + jnp.log(total), -HIDDEN)
         return (acc / total[..., None]).astype(q.dtype), lse
 
     return jax.lax.map(query_block, jnp.arange(q.shape[0]))
@@ -233,15 +233,15 @@ def _attend_bwd(plan: _Plan, residuals: tuple[PyTree, ...], d_out: Array) -> tup
     return QKV(dq, dk.astype(k.dtype), dv.astype(v.dtype)), d_learned, None
 
 
-def _accumulate(total: Learned, part: Learned, start: Array) -> Learned:
+def _accumulate(total: Learned, tile: Learned, start: Array) -> Learned:
     """Add one tile's gradient of the learned values to the running sum."""
     profile = total.profile
-    if profile is not None and part.profile is not None:
-        width = part.profile.shape[2]
+    if profile is not None and tile.profile is not None:
+        width = tile.profile.shape[2]
         old = jax.lax.dynamic_slice_in_dim(profile, start, width, axis=2)
-        profile = jax.lax.dynamic_update_slice_in_dim(profile, old + part.profile, start, axis=2)
-    total, part = total._replace(profile=None), part._replace(profile=None)
-    return jax.tree.map(jnp.add, total, part)._replace(profile=profile)
+        profile = jax.lax.dynamic_update_slice_in_dim(profile, old + tile.profile, start, axis=2)
+    total, tile = total._replace(profile=None), tile._replace(profile=None)
+    return jax.tree.map(jnp.add, total, tile)._replace(profile=profile)
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)

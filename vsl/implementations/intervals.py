@@ -84,19 +84,19 @@ def key_intervals(
     if kv_layout is None:
         start, end = layout.starts, layout.ends
         # The slot of the key that stands at the query's own position.
-        own = jnp.arange(layout.capacity, dtype=jnp.int32)
+        diagonal = jnp.arange(layout.capacity, dtype=jnp.int32)
     else:
         seq = jnp.maximum(layout.segments, 0)
         start = jnp.where(layout.valid, kv_layout.offsets[seq], kv_layout.capacity)
         end = jnp.where(layout.valid, start + kv_layout.lengths[seq], 0)
-        own = start + layout.positions
+        diagonal = start + layout.positions
     low, high = start, end
     if window is not None:
-        low = jnp.maximum(low, own - window[0])
+        low = jnp.maximum(low, diagonal - window[0])
     if causal:
-        high = jnp.minimum(high, own + 1)
+        high = jnp.minimum(high, diagonal + 1)
     elif window is not None:
-        high = jnp.minimum(high, own + window[1] + 1)
+        high = jnp.minimum(high, diagonal + window[1] + 1)
     return Keys(low=low, high=high, sink=start)
 
 
@@ -114,9 +114,9 @@ def block_ranges(
         (first, last): [I] int32 each, key blocks ``first <= j < last``; equal where none is seen.
     """
     first = keys.sink if sinks else keys.low
-    seen = keys.high > first
+    nonempty = keys.high > first
     big = jnp.iinfo(jnp.int32).max
-    low = jnp.min(jnp.where(seen, first, big).reshape(-1, sizes.q), axis=1) // sizes.k
-    high = jnp.max(jnp.where(seen, keys.high, 0).reshape(-1, sizes.q), axis=1)
+    low = jnp.min(jnp.where(nonempty, first, big).reshape(-1, sizes.q), axis=1) // sizes.k
+    high = jnp.max(jnp.where(nonempty, keys.high, 0).reshape(-1, sizes.q), axis=1)
     high = -(-high // sizes.k)
     return jnp.minimum(low, high), high

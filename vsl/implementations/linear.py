@@ -69,13 +69,13 @@ def multilinear(
     return primitive
 
 
-def compose(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) -> Primitive:
+def compose(name: str, fun: Fun, equivalent: Fun, transpose: Transpose | None = None) -> Primitive:
     """Make a primitive that computes at once what several others compute together.
 
     Args:
         name: in jaxprs.
         fun: arrays and static keywords -> list of arrays; usable under jit.
-        same: the same function, of primitives that have derivatives.
+        equivalent: the same function, of primitives that have derivatives.
         transpose: the rule where its linear operands are unknown.
     """
 
@@ -86,7 +86,7 @@ def compose(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) 
             full = list(primals)
             for i, leaf in zip(live, some, strict=True):
                 full[i] = leaf
-            return same(*full, **static)
+            return equivalent(*full, **static)
 
         return jax.jvp(at_live, [primals[i] for i in live], [tangents[i] for i in live])
 

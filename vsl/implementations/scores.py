@@ -76,11 +76,11 @@ def visible(rule: Rule, pair: ScorePair) -> Bool[Array, "q k"]:
     queries = pair.queries
     slot = pair.keys.slot[None, :]
     high = queries.high[:, None]
-    seen = (slot >= queries.low[:, None]) & (slot < high)
+    mask = (slot >= queries.low[:, None]) & (slot < high)
     if rule.sink_tokens:
         sink = queries.sink[:, None]
-        seen |= (slot >= sink) & (slot < jnp.minimum(sink + rule.sink_tokens, high))
-    return seen
+        mask |= (slot >= sink) & (slot < jnp.minimum(sink + rule.sink_tokens, high))
+    return mask
 
 
 def tile_scores(

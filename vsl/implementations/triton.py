@@ -99,10 +99,10 @@ def _forward_kernel(call: _Call, *refs: Any) -> None:
         jnp.zeros(q.shape, jnp.float32),
     )
     top, total, acc = jax.lax.fori_loop(t.first[i], t.last[i], step, start)
-    seen = total > 0
-    total = jnp.where(seen, total, 1.0)
+    attends = total > 0
+    total = jnp.where(attends, total, 1.0)
     out_ref[...] = (acc / total[:, None]).astype(out_ref.dtype)
-    lse_ref[...] = jnp.where(seen, top + jnp.log(total), -HIDDEN)
+    lse_ref[...] = jnp.where(attends, top + jnp.log(total), -HIDDEN)
 
 
 def _query_kernel(call: _Call, *refs: Any) -> None:

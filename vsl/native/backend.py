@@ -73,10 +73,10 @@ def local_compiler() -> list[str] | None:
 
 def compiler() -> list[str] | None:
     """``local_compiler``, or that of the package ``ziglang``, without this machine's extensions."""
-    found = local_compiler()
-    if found is None and importlib.util.find_spec("ziglang") is not None:
+    command = local_compiler()
+    if command is None and importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline"]
-    return found
+    return command
 
 
 def _required_compilers() -> list[str]:

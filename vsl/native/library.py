@@ -178,13 +178,13 @@ def _find(package: str) -> pathlib.Path:
     if os.environ.get("WAFER_NATIVE", "1") == "0":
         raise OSError("switched off by WAFER_NATIVE=0")
     file = pathlib.Path(*package.split("."), "_native.so")
-    problem, wanted, paths = f"{_ROOT / file} is missing", b"", [_ROOT / file]
+    problem, expected, paths = f"{_ROOT / file} is missing", b"", [_ROOT / file]
     if (_ROOT / "setup.py").is_file():
-        wanted = digest(_ROOT, package).encode()
+        expected = digest(_ROOT, package).encode()
         paths += [pathlib.Path(entry) / file for entry in sys.path]
     for path in paths:
         if path.is_file():
-            if not wanted or wanted in path.read_bytes():
+            if not expected or expected in path.read_bytes():
                 return path
             problem = f"{path} was built from other sources than those in {_ROOT}"
     raise FileNotFoundError(problem)

@@ -92,7 +92,7 @@ def trace(
 
 
 def _settings(graph: Graph, options: CompileOptions) -> list[Setting]:
-    layers = {name: at for at, name in enumerate(graph.layers)}
+    layers = {name: i for i, name in enumerate(graph.layers)}
     dense = is_dense_net(graph.kernels)
     return [
         Setting(
@@ -101,12 +101,12 @@ def _settings(graph: Graph, options: CompileOptions) -> list[Setting]:
             micro=options.micro if dense else 1,
             state_bytes=options.state_bytes,
             waiting=min(options.batch, len(layers) - layers[kernel.layer]),
-            after=max(1, len(graph.kernels) - 1 - at),
+            after=max(1, len(graph.kernels) - 1 - position),
             train=options.train,
             dense=dense,
             sequences=options.sequences,
         )
-        for at, kernel in enumerate(graph.kernels)
+        for position, kernel in enumerate(graph.kernels)
     ]
 
 
@@ -152,7 +152,7 @@ def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec)
     available = pes * spec.sram_bytes
     kernel, needed = graph.kernels[worst], sum(held)
     weights = sum(k.weights for k in graph.kernels)
-    part = pes < WSE2.width * WSE2.height
+    is_partial = pes < WSE2.width * WSE2.height
     streaming = engines_with("lazy_restore")
     message = (
         f"the model does not fit on the wafer: {_size(needed)} are held at once (weights,"
@@ -160,7 +160,7 @@ def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec)
         f" {pes:,} PEs of {spec.sram_bytes // 1024} KiB have {_size(available)}, less code,"
         f" buffers and what tiles leave over. The kernel that needs most is {kernel.name}"
         f" ({kernel.kind}) with {held[worst] / _MIB:,.0f} MiB."
-        + (" Use more of the wafer (runconfig.fabric). Or stream" if part else " Stream")
+        + (" Use more of the wafer (runconfig.fabric). Or stream" if is_partial else " Stream")
         + f" the weights instead: runconfig.execution_strategy: {streaming}, or `wafer run"
         f" --execution {streaming}`; `wafer plan` predicts its speed"
     )

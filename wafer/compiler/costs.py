@@ -181,18 +181,18 @@ def _matmul(kernel: Kernel, setting: Setting) -> Choices:
     k, n = _ceil(wide, w), _ceil(N, h)
     pes = h * w
     simd = setting.simd(kernel)
-    density, kept = None, k * n
+    density, weights = None, k * n
     if kernel.density < 1:  # the share kept in the fullest of random tiles, in expectation
         spread = np.sqrt(
-            2 * kept * kernel.density * (1 - kernel.density) * np.log(np.maximum(2, pes))
+            2 * weights * kernel.density * (1 - kernel.density) * np.log(np.maximum(2, pes))
         )
-        density = np.minimum(1.0, kernel.density + spread / kept)
-        kept = np.ceil(kept * density)
-    held = kept * weight_bytes(kernel, setting)
+        density = np.minimum(1.0, kernel.density + spread / weights)
+        weights = np.ceil(weights * density)
+    held = weights * weight_bytes(kernel, setting)
     lanes, lanes_back, stash = _rest(kernel, setting, pes)
     free = spec.sram_bytes - CODE_BYTES - held - stash
-    each = (k + n) * 2 * (kernel.bits // 8)  # in and out, twice: one moves while one is used
-    chunk = np.clip(free // each, 1, product.T)
+    token_bytes = (k + n) * 2 * (kernel.bits // 8)  # in and out, twice: one moves while one is used
+    chunk = np.clip(free // token_bytes, 1, product.T)
     chunk = np.ceil(product.T / np.ceil(product.T / chunk)).astype(np.int64)
     pass_, gradient = matmul_cycles((product.T, k, n), chunk, simd, density)
     others = sum(p.macs for p in kernel.products) / product.macs
@@ -200,8 +200,8 @@ def _matmul(kernel: Kernel, setting: Setting) -> Choices:
     forward = pass_ * others + fill + lanes
     backward = (pass_ * others + fill) * (setting.train and kernel.needs_dx) + lanes_back
     trains = setting.train and kernel.needs_dw
-    update = (gradient * others + kept * _UPDATE / setting.batch) * trains
-    sram = CODE_BYTES + held + stash + chunk * each
+    update = (gradient * others + weights * _UPDATE / setting.batch) * trains
+    sram = CODE_BYTES + held + stash + chunk * token_bytes
     return _choices(h, w, forward, backward, update, sram)
 
 
@@ -213,22 +213,22 @@ def _attention(kernel: Kernel, setting: Setting) -> Choices:
     p, s = _ceil(heads * queries, h), _ceil(keys, w)
     pes = h * w
     simd = setting.simd(kernel)
-    own = np.ceil(p / queries)  # heads whose keys a PE needs
+    pe_heads = np.ceil(p / queries)  # heads whose keys a PE needs
     block = np.minimum(p, queries)
     pack = 2 if simd > 1 else 1
-    scores = own * tile_cycles(block, np.full_like(s, size), s, simd)
-    mixed = own * tile_cycles(block, s, np.full_like(s, size), simd)
-    stream = _ceil(p * size + 2 * own * s * size, pack)
+    scores = pe_heads * tile_cycles(block, np.full_like(s, size), s, simd)
+    mixed = pe_heads * tile_cycles(block, s, np.full_like(s, size), simd)
+    stream = _ceil(p * size + 2 * pe_heads * s * size, pack)
     lanes, lanes_back, stash = _rest(kernel, setting, pes)
     fill = _fill((p * size, p * size), h, w, spec, simd)
     others = sum(x.macs for x in kernel.products) / (first.macs + second.macs)
-    both = others * (scores + mixed) * (1 if len(kernel.products) > 1 else 0.5)
-    forward = np.maximum(both, stream) + fill + lanes
+    products = others * (scores + mixed) * (1 if len(kernel.products) > 1 else 0.5)
+    forward = np.maximum(products, stream) + fill + lanes
     # Scores again, then a gradient for both operands of both products.
-    back = np.maximum(2.5 * both, 2 * stream) + fill
+    back = np.maximum(2.5 * products, 2 * stream) + fill
     backward = (back + lanes_back) * (setting.train and kernel.needs_dx)
     tile = p * np.minimum(s, 64)  # scores of some keys at a time
-    sram = CODE_BYTES + stash + (2 * p * size + 2 * own * s * size + tile) * (kernel.bits // 8)
+    sram = CODE_BYTES + stash + (2 * p * size + 2 * pe_heads * s * size + tile) * (kernel.bits // 8)
     return _choices(h, w, forward, backward, np.zeros(len(h)), sram)
 
 
@@ -237,7 +237,7 @@ def _lookup(kernel: Kernel, setting: Setting) -> Choices:
     product = max(kernel.products, key=lambda x: x.K)
     h, w = _grid(product.K, product.N, spec)
     n, held = _ceil(product.N, w), _ceil(product.K, h) * _ceil(product.N, w)
-    each = weight_bytes(kernel, setting)
+    nbytes = weight_bytes(kernel, setting)
     pack = 2 if kernel.bits == 16 else 1
     lanes, lanes_back, stash = _rest(kernel, setting, h * w)
     words = _ceil(product.T * n, pack)
@@ -245,7 +245,7 @@ def _lookup(kernel: Kernel, setting: Setting) -> Choices:
     trains = setting.train and kernel.needs_dw
     update = (product.T * _MATCH + words + held * _UPDATE / setting.batch) * trains
     buffers = 2 * n * (kernel.bits // 8)
-    return _choices(h, w, forward, lanes_back, update, CODE_BYTES + held * each + stash + buffers)
+    return _choices(h, w, forward, lanes_back, update, CODE_BYTES + held * nbytes + stash + buffers)
 
 
 def _lanewise(kernel: Kernel, setting: Setting) -> Choices:
@@ -328,10 +328,10 @@ def _cached_attention(kernel: Kernel, setting: Setting) -> Choices:
     """Attention of one token to those before it, whose keys and values stay on the PEs."""
     spec, product = setting.spec, kernel.products[0]
     h, w = _grid(product.groups, product.N, spec)
-    own, held = _ceil(product.groups, h), _ceil(product.N, w)
-    forward = attention_cycles(kernel, own, held, w, spec)
-    cache = 2 * own * product.K * held * setting.sequences
-    scores = own * product.T * (held + 3 * product.K)
+    pe_heads, held = _ceil(product.groups, h), _ceil(product.N, w)
+    forward = attention_cycles(kernel, pe_heads, held, w, spec)
+    cache = 2 * pe_heads * product.K * held * setting.sequences
+    scores = pe_heads * product.T * (held + 3 * product.K)
     return _choices(h, w, forward, 0, 0, CODE_BYTES + (cache + scores) * (kernel.bits // 8))
 
 

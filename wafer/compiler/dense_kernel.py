@@ -126,7 +126,7 @@ def dense_cost(
             f"dense {fan_in} -> {fan_out} on {height} rows x {width} columns of PEs: rows share"
             f" out the outputs (1..{fan_out}), columns the inputs (1..{fan_in})"
         )
-    kept = fullest_tile(fan_in, fan_out, height, width, nnz)
+    nonzeros = fullest_tile(fan_in, fan_out, height, width, nnz)
     inputs, outputs = -(-fan_in // width) * batch, -(-fan_out // height) * batch
     vector = lambda words: spec.op_launch + words
     pe = _PE((height, width), batch, input_gradient, spec)
@@ -136,21 +136,21 @@ def dense_cost(
         works = [work]
     elif nnz is None or height * width == 1:
         # All tiles are alike: the root of both chains has the most to do.
-        works = [pe.work(kept, inputs, outputs, root=(True, True), biased=width == 1)]
+        works = [pe.work(nonzeros, inputs, outputs, root=(True, True), biased=width == 1)]
     else:  # the fullest tile is hardly ever the root's, which has one like the others
         usual = math.ceil(inputs * outputs / batch**2 * nnz / (fan_in * fan_out))
         works = [
             pe.work(usual, inputs, outputs, root=(True, True), biased=width == 1),
-            pe.work(kept, inputs, outputs, root=(width == 1, height == 1), biased=width == 1),
+            pe.work(nonzeros, inputs, outputs, root=(width == 1, height == 1), biased=width == 1),
         ]
     forward, backward, moved = (max(int(np.max(w[i])) for w in works) for i in range(3))
     busy = max(int(np.max(sum(work))) for work in works)
-    stored = kept + (outputs // batch if width == 1 else 0)
+    stored = nonzeros + (outputs // batch if width == 1 else 0)
     update = vector(stored) * (2 if momentum else 1)
     words = arrays(
         inputs=inputs // batch,
         outputs=outputs // batch,
-        stored=kept + outputs // batch,
+        stored=nonzeros + outputs // batch,
         batch=batch,
         slots=2 * stages_after + 1,
         input_gradient=input_gradient,
@@ -158,7 +158,7 @@ def dense_cost(
     )
     stored_words = sum(words.values())
     if nnz is not None:
-        stored_words += kept  # input and output of a kept weight, 16 bits each
+        stored_words += nonzeros  # input and output of a kept weight, 16 bits each
     back = fan_in * batch if input_gradient else 0
     gradients = fan_out * batch
     if not input_gradient:
@@ -200,7 +200,7 @@ class _PE(NamedTuple):
 
     def work(
         self,
-        kept: Any,
+        nonzeros: Any,
         inputs: Any,
         outputs: Any,
         *,
@@ -210,7 +210,7 @@ class _PE(NamedTuple):
         """Cycles of its forward pass and of its backward pass, and the words it moves.
 
         Args:
-            kept: weights of its tile; like the others, a number or one per PE.
+            nonzeros: weights of its tile; like the others, a number or one per PE.
             inputs: words of its inputs.
             outputs: words of its outputs.
             root: whether it is the root of its row's chain, and of its column's.
@@ -219,7 +219,7 @@ class _PE(NamedTuple):
         height, width = self.size
         rate = ARCHITECTURES[self.spec.name].width
         vector = lambda words, builtin="": self.spec.op_launch + -(-words // rate(builtin))
-        products, start = kept * (1 + FMACS_LOOP + self.batch), vector(1)  # of a microthread
+        products, start = nonzeros * (1 + FMACS_LOOP + self.batch), vector(1)  # of a microthread
         west, north = root
         forward = start + west * start + vector(outputs, "fmovs") + products
         forward = forward + vector(outputs) * (width > 1)
@@ -322,7 +322,7 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
     queues = [collections.deque(schedule(micro_batches, f)) for f in flying]
     sent = {("F", 0, m): 0 for m in range(micro_batches)}  # (pass, layer, micro-batch)
     begun: dict[tuple[str, int, int], int] = {}
-    pes, taken, turns = [_Passes(c) for c in layers], [0] * last, [0] * loss.turns
+    pes, link_free, turns = [_Passes(c) for c in layers], [0] * last, [0] * loss.turns
     while any(queues):
         for k, queue in enumerate(queues):
             c = layers[k]
@@ -331,8 +331,8 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
                 onward = kind == "F"
                 words, shared = (c.words_in, c.words_in) if onward else (c.words_out, c.gradients)
                 ahead = 2 if onward or k + 1 < last else 1
-                first = max(sent[kind, k, m], taken[k], begun.get((kind, k, m - ahead), 0))
-                taken[k] = first + shared
+                first = max(sent[kind, k, m], link_free[k], begun.get((kind, k, m - ahead), 0))
+                link_free[k] = first + shared
                 begun[kind, k, m], out = pes[k].run(first + words, onward=onward)
                 out += c.fill // 2
                 if onward and k + 1 < last:
@@ -357,12 +357,12 @@ class _Passes:
     def __init__(self, cost: DenseCost) -> None:
         tiles = cost.tiles
         if tiles is None:
-            half, one = cost.moved // 2, np.zeros(1, int)
+            half, zero = cost.moved // 2, np.zeros(1, int)
             tiles = Tiles(
                 np.full((1, 1), half + cost.forward),
                 np.full((1, 1), half + cost.backward),
-                one + cost.words_out,
-                one + cost.words_back,
+                zero + cost.words_out,
+                zero + cost.words_back,
             )
         self.tiles, self.free = tiles, np.zeros_like(tiles.forward)
 

@@ -155,7 +155,7 @@ def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Comp
 def _key(experiment: Experiment, options: CompileOptions, inference: Inference | None) -> str:
     """Digest what a floor plan depends on."""
     model = experiment.cfg.model
-    parts = {
+    inputs = {
         "model": model,
         "sparsity": experiment.cfg.sparsity and experiment.cfg.sparsity.section,
         "sample": _sample_shapes(experiment),
@@ -163,7 +163,7 @@ def _key(experiment: Experiment, options: CompileOptions, inference: Inference |
         "inference": inference and dataclasses.asdict(inference),
         "versions": (__version__, jax.__version__, code_digest(str(model["name"]))),
     }
-    text = json.dumps(parts, sort_keys=True, default=repr)
+    text = json.dumps(inputs, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -175,27 +175,27 @@ def _write(compiled: Compiled, folder: pathlib.Path, files: Sequence[str]) -> No
         save(compiled, folder)
 
 
-def _keep(compiled: Compiled, place: pathlib.Path, files: Sequence[str]) -> None:
+def _keep(compiled: Compiled, target: pathlib.Path, files: Sequence[str]) -> None:
     """Write the files beside their place and rename them into it."""
     try:
-        with atomic_write(place) as folder:
+        with atomic_write(target) as folder:
             folder.mkdir()
             _write(compiled, folder, files)
     except OSError:
-        if not place.is_dir():
+        if not target.is_dir():
             raise
-        _LOG.debug("%s is there already", place)  # another run was quicker: its files are the same
+        _LOG.debug("%s is there already", target)  # another run was quicker: its files are the same
 
 
-def _read_plan(place: pathlib.Path, files: Sequence[str]) -> Compiled | None:
-    if not all((place / name).is_file() for name in files):
-        shutil.rmtree(place, ignore_errors=True)  # perhaps nothing drew its pictures
+def _read_plan(folder: pathlib.Path, files: Sequence[str]) -> Compiled | None:
+    if not all((folder / name).is_file() for name in files):
+        shutil.rmtree(folder, ignore_errors=True)  # perhaps nothing drew its pictures
         return None
     try:
-        return from_json(json.loads((place / FILES[1]).read_text(encoding="utf-8")))
+        return from_json(json.loads((folder / FILES[1]).read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:
-        _LOG.warning("%s is damaged (%s); compiling again", place, error)
-        shutil.rmtree(place, ignore_errors=True)
+        _LOG.warning("%s is damaged (%s); compiling again", folder, error)
+        shutil.rmtree(folder, ignore_errors=True)
         return None
 
 
@@ -229,21 +229,21 @@ def compile_experiment(
     key = _key(experiment, options, inference)
     asked = cfg.runconfig.compile_dir
     store = cache_folder() if asked is None else pathlib.Path(asked)
-    place = None if store is None else store / "floor_plans" / key
-    compiled = None if place is None else _read_plan(place, files)
-    kept = compiled is not None
+    cached = None if store is None else store / "floor_plans" / key
+    compiled = None if cached is None else _read_plan(cached, files)
+    is_cached = compiled is not None
     if compiled is None:
         compiled = _compile(experiment, options, inference)
-        if place is not None:
-            _keep(compiled, place, files)
+        if cached is not None:
+            _keep(compiled, cached, files)
     folder = pathlib.Path(folder or pathlib.Path(cfg.runconfig.model_dir) / f"cs_{key}")
     with made_folder(folder):
-        if place is None:
+        if cached is None:
             _write(compiled, folder, files)
         else:
             for name in files:
-                shutil.copyfile(place / name, folder / name)
-    return CompileResult(compiled, folder, kept)
+                shutil.copyfile(cached / name, folder / name)
+    return CompileResult(compiled, folder, is_cached)
 
 
 def _compile(

@@ -176,12 +176,12 @@ class _Flattener:
         slices = [v.aval for v in body.invars[consts + carries :]]
         ys: list[TracedValue] = []
         for turn in range(length if layered else 1):
-            parts = [self.like(a, [row]) for a, row in zip(slices, rows, strict=True)]
+            row_slices = [self.like(a, [row]) for a, row in zip(slices, rows, strict=True)]
             if not layered:  # a carry depends on what earlier turns read
                 carry = [self.like(v, [v, *ins]) for v in carry]
             inside = f"{scope}[{turn}]" if layered else scope
             many = times if layered else times * length
-            results = self.run(body, [*fixed, *carry, *parts], many, inside, source)
+            results = self.run(body, [*fixed, *carry, *row_slices], many, inside, source)
             carry, ys = results[:carries], results[carries:]
         stacked = [self.like(v.aval, [y]) for v, y in zip(eqn.outvars[carries:], ys, strict=True)]
         return [*carry, *stacked]

@@ -100,14 +100,14 @@ def _pick(choices: Choices, box: Piece, cap: float) -> Spot:
         rows = np.flatnonzero((w <= box.width) & (h <= box.height) & (choices.cycles <= cap))
         if len(rows):
             order = np.lexsort((choices.sram[rows], (w * h)[rows], choices.cycles[rows]))
-            at = int(rows[order[0]])
-            keys.append((int(choices.cycles[at]), int(w[at] * h[at]), turned, at))
+            choice = int(rows[order[0]])
+            keys.append((int(choices.cycles[choice]), int(w[choice] * h[choice]), turned, choice))
     if not keys:
         raise ValueError(f"no choice of at most {cap} cycles fits {box.width} x {box.height} PEs")
-    _, _, turned, at = min(keys)
+    _, _, turned, choice = min(keys)
     w, h = _sizes(choices, turned=turned)
-    x, y = box.x + (box.width - int(w[at])) // 2, box.y + (box.height - int(h[at])) // 2
-    return Spot(x, y, at, turned)
+    x, y = box.x + (box.width - int(w[choice])) // 2, box.y + (box.height - int(h[choice])) // 2
+    return Spot(x, y, choice, turned)
 
 
 class Fit(NamedTuple):
@@ -158,13 +158,13 @@ def lay_out(
         fitting: from ``fit``.
         seed: of the search for short wires.
     """
-    at = np.argsort(fitting.order)
-    pairs = at[np.asarray(edges, np.int64).reshape(-1, 2)]
+    rank = np.argsort(fitting.order)
+    pairs = rank[np.asarray(edges, np.int64).reshape(-1, 2)]
     wires, rng = Connections(pairs[:, 0], pairs[:, 1]), np.random.default_rng(seed)
     plan, _ = anneal(fitting.table, wires, fitting.room, rng, moves=_MOVES)
     boxes = sorted(leaves(plan), key=lambda leaf: leaf.i)
     spots = tuple(
-        _pick(option, boxes[k], fitting.cap) for option, k in zip(choices, at, strict=True)
+        _pick(option, boxes[k], fitting.cap) for option, k in zip(choices, rank, strict=True)
     )
     slowest = max(int(c.cycles[s.choice]) for c, s in zip(choices, spots, strict=True))
     return Floor(spots, slowest)

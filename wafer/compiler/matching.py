@@ -160,10 +160,10 @@ class _Matcher:
     def add(self, op: TracedOp) -> None:
         if not self.needs_pes(op):
             return
-        at = self._place(op)
-        if at is None:
+        index = self._place(op)
+        if index is None:
             return  # moves data from an input: nothing has been computed yet
-        group = self.groups[at]
+        group = self.groups[index]
         if op.name in _PRODUCTS:
             group.products.append(_product(op))
         elif op.name == "gather" and group.kind == "embedding" and op.ins[0].weight:
@@ -171,22 +171,22 @@ class _Matcher:
             features = max(1, math.prod(op.settings["slice_sizes"]))
             look_ups = Product(1, out.size // features * op.times, table.size // features, features)
             group.products.append(look_ups)
-        self.give(op, at)
+        self.give(op, index)
 
-    def give(self, op: TracedOp, at: int) -> None:
+    def give(self, op: TracedOp, index: int) -> None:
         """Put an operation into a group and remember what the group now depends on."""
-        self.groups[at].take(op)
+        self.groups[index].take(op)
         more = 0
         for value in op.ins:
-            maker = self.owner.get(value.key, at)
-            if maker != at:
+            maker = self.owner.get(value.key, index)
+            if maker != index:
                 more |= self.behind[maker] | 1 << maker
-        if more & ~self.behind[at]:
+        if more & ~self.behind[index]:
             self.behind = [
-                b | more if number == at or b >> at & 1 else b
+                b | more if number == index or b >> index & 1 else b
                 for number, b in enumerate(self.behind)
             ]
-        self.owner |= dict.fromkeys((v.key for v in op.outs), at)
+        self.owner |= dict.fromkeys((v.key for v in op.outs), index)
 
     def open(self, kind: str, op: TracedOp) -> int:
         """Begin a group."""
@@ -208,16 +208,16 @@ class _Matcher:
         if op.name in _PRODUCTS and any(v.weight for v in op.ins[:2]):
             return self.open("convolution" if op.name.startswith("conv") else "matmul", op)
         if kind is not None and op.name not in _FREE:  # the scope is one kernel
-            own = self.by_scope.get((op.scope, kind))
-            joins = own is not None and self._free_to_join(own, makers)
-            return own if joins else self.open(kind, op)
+            scoped = self.by_scope.get((op.scope, kind))
+            joins = scoped is not None and self._free_to_join(scoped, makers)
+            return scoped if joins else self.open(kind, op)
         if op.name in _PRODUCTS:
             between = [at for at in ready if self.groups[at].kind == "attention"]
             return max(between) if between else self.open("attention", op)
         if op.name == "gather" and op.ins[0].weight:
-            own = self.by_scope.get((op.scope, "embedding"))
-            joins = bool(op.scope) and own is not None and self._free_to_join(own, makers)
-            return own if joins else self.open("embedding", op)
+            scoped = self.by_scope.get((op.scope, "embedding"))
+            joins = bool(op.scope) and scoped is not None and self._free_to_join(scoped, makers)
+            return scoped if joins else self.open("embedding", op)
         if op.name in _FREE or latest is None:
             return latest if op.name in _FREE else self.open("elementwise", op)
         fresh = op.name == "rsqrt" and self.groups[latest].kind != "norm"
@@ -285,15 +285,15 @@ def build_graph(
         matcher.add(op)
     tail = _tail(matcher, ops, outs[0])
     if tail:  # a second pass, in which the loss has a kernel of its own
-        again = _Matcher(ops, any(v.params for v in ins))
-        at: int | None = None
+        second = _Matcher(ops, any(v.params for v in ins))
+        loss_group: int | None = None
         for position, op in enumerate(ops):
             if position not in tail:
-                again.add(op)
+                second.add(op)
                 continue
-            at = again.open("loss", op) if at is None else at
-            again.give(op, at)
-        matcher = again
+            loss_group = second.open("loss", op) if loss_group is None else loss_group
+            second.give(op, loss_group)
+        matcher = second
     return _finish(matcher, ins, sizes, densities or {})
 
 
@@ -306,11 +306,11 @@ def _finish(
     names = _names(matcher.groups, sizes)
     flows: dict[tuple[int, int], dict[int, int]] = {}
     leaving: list[dict[int, int]] = [{} for _ in matcher.groups]
-    for at, group in enumerate(matcher.groups):
+    for target, group in enumerate(matcher.groups):
         for key, value in group.ins.items():
             source = matcher.owner.get(key)
-            if source is not None and source != at:
-                flows.setdefault((source, at), {})[key] = value.size
+            if source is not None and source != target:
+                flows.setdefault((source, target), {})[key] = value.size
                 leaving[source][key] = value.size
     kernels = [
         _kernel(group, name, sizes, densities, sum(out.values()))
@@ -326,7 +326,7 @@ def _kernel(
 ) -> Kernel:
     own = {name: min(size, sizes[name]) for name, size in group.weights.items()}
     held = sum(own.values())
-    kept = sum(size * densities.get(name, 1.0) for name, size in own.items())
+    nonzeros = sum(size * densities.get(name, 1.0) for name, size in own.items())
     inputs = sum(v.size for v in group.ins.values())
     return Kernel(
         name=name,
@@ -344,7 +344,7 @@ def _kernel(
         needs_dx=group.dx,
         needs_dw=group.dw,
         bits=group.bits,
-        density=kept / held if held else 1.0,
+        density=nonzeros / held if held else 1.0,
         source=group.first.source,
     )
 
@@ -361,12 +361,12 @@ def _paths(sizes: Iterable[str]) -> set[str]:
 def _names(groups: Sequence[_Group], sizes: dict[str, int]) -> list[str]:
     """The parameter branch of a kernel, else its scope along the tree, else its kind."""
     paths, names = _paths(sizes), []
-    taken: dict[str, int] = {}
+    counts: dict[str, int] = {}
     owned: set[str] = set()
     for group in groups:
         name = _name(group, paths, owned)
         owned |= set(group.weights)
-        count = taken[name] = taken.get(name, 0) + 1
+        count = counts[name] = counts.get(name, 0) + 1
         names.append(name if count == 1 else f"{name}.{count}")
     return names
 

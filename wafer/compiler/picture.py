@@ -153,14 +153,14 @@ def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
     line = 0.35 if len(compiled.kernels) * len(plan.replicas) > 40 else 0.9
     for number, (dx, dy) in enumerate(plan.replicas):
         for region, kernel in zip(plan.regions, compiled.kernels, strict=True):
-            here = region._replace(x=region.x + dx, y=region.y + dy)
+            shifted = region._replace(x=region.x + dx, y=region.y + dy)
             fill = fill_color(colors[kernel.layer], kernel.kind)
-            corner = here.x, here.y
+            corner = shifted.x, shifted.y
             ax.add_patch(
                 Rectangle(
                     corner,
-                    here.width,
-                    here.height,
+                    shifted.width,
+                    shifted.height,
                     facecolor=fill,
                     edgecolor=_PAPER,
                     linewidth=line,
@@ -172,7 +172,7 @@ def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
                 red, green, blue = fill  # dark letters on light regions, light ones on dark
                 ink = _INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.46 else _PAPER
                 rest = kernel.name.removeprefix(kernel.layer).lstrip("/").replace("attn/", "")
-                _label(ax, here, rest or kernel.name, scale, ink)
+                _label(ax, shifted, rest or kernel.name, scale, ink)
 
 
 def draw(compiled: Compiled) -> Any:
@@ -239,11 +239,11 @@ def _named_layers(compiled: Compiled) -> list[str]:
     return [name for number, name in enumerate(names) if number in keep]
 
 
-def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> None:
-    """The figures, and which color is which layer; at: (x, top, step) in parts of the page."""
+def _beside(figure: Any, compiled: Compiled, origin: tuple[float, float, float]) -> None:
+    """The figures, and which color is which layer; origin: (x, top, step) in parts of the page."""
     from matplotlib.patches import Patch
 
-    (x, top, step), colors, lines = at, layer_colors(compiled), plan_figures(compiled)
+    (x, top, step), colors, lines = origin, layer_colors(compiled), plan_figures(compiled)
     for number, (name, value) in enumerate(lines):
         y = top - step * (number + 0.45)
         figure.text(x, y, name, fontsize=8.5, color=_QUIET, va="bottom")
@@ -252,12 +252,12 @@ def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> 
     layers = [Patch(facecolor=fill_color(colors[n], "matmul"), label=n) for n in named]
     under = top - step * (len(lines) + 0.4)
 
-    def legend(patches: list[Any], title: str, at: float) -> Any:
+    def legend(patches: list[Any], title: str, position: float) -> Any:
         return figure.legend(
             handles=patches,
             title=title,
             loc="upper left",
-            bbox_to_anchor=(at, under),
+            bbox_to_anchor=(position, under),
             frameon=False,
             fontsize=8.5,
             title_fontsize=9.5,

@@ -177,12 +177,12 @@ def _by_layer(compiled: Compiled) -> dict[str, tuple[int, int, int, int]]:
         layers.setdefault(kernel.layer, []).append(kernel)
     return {
         layer: (
-            len(own),
-            sum(k.rows * k.columns for k in own),
-            sum(k.weights for k in own),
-            max(k.cycles for k in own),
+            len(kernels),
+            sum(k.rows * k.columns for k in kernels),
+            sum(k.weights for k in kernels),
+            max(k.cycles for k in kernels),
         )
-        for layer, own in layers.items()
+        for layer, kernels in layers.items()
     }
 
 

@@ -156,28 +156,28 @@ class ShapeTable:
         i, j = box.i, box.j
         if j - i == 1:
             return Piece(i, j, box.x, box.y, box.width, box.height)
-        one, other = self.row[i, i + 1 : j], self.row[i + 1 : j, j]
-        stack = self.least_height[one, box.width] + self.least_height[other, box.width]
-        side = self.least_width[one, box.height] + self.least_width[other, box.height]
+        lower, upper = self.row[i, i + 1 : j], self.row[i + 1 : j, j]
+        stack = self.least_height[lower, box.width] + self.least_height[upper, box.width]
+        side = self.least_width[lower, box.height] + self.least_width[upper, box.height]
         sides, stacks = np.flatnonzero(side <= box.width), np.flatnonzero(stack <= box.height)
         beside = len(stacks) == 0 or (len(sides) > 0 and rng.random() < beside_odds)
         options = sides if beside else stacks
-        at = int(options[int(rng.random() * len(options))])
+        split = int(options[int(rng.random() * len(options))])
         least, common = (self.least_width, box.height) if beside else (self.least_height, box.width)
-        first, second = int(least[one[at], common]), int(least[other[at], common])
+        first, second = int(least[lower[split], common]), int(least[upper[split], common])
         whole = box.width if beside else box.height
         slack = whole - first - second
         first += (0, slack, round(slack * first / (first + second)))[int(3 * rng.random())]
-        segments = ((i, i + 1 + at, first), (i + 1 + at, j, whole - first))
-        parts, offset = [], 0
+        segments = ((i, i + 1 + split, first), (i + 1 + split, j, whole - first))
+        children, offset = [], 0
         for a, b, size in segments if rng.random() < 0.5 else segments[::-1]:
             if beside:
                 inner = Piece(a, b, box.x + offset, box.y, size, box.height)
             else:
                 inner = Piece(a, b, box.x, box.y + offset, box.width, size)
-            parts.append(self.sample(rng, inner, beside_odds))
+            children.append(self.sample(rng, inner, beside_odds))
             offset += size
-        return Piece(i, j, box.x, box.y, box.width, box.height, tuple(parts))
+        return Piece(i, j, box.x, box.y, box.width, box.height, tuple(children))
 
 
 def least_cap(

@@ -113,21 +113,21 @@ DATA_SETS: dict[str, DataSet] = {
 }
 
 
-def run_file(name: str, made: DataSet, folder: str | pathlib.Path) -> dict[str, Any]:
+def run_file(name: str, dataset: DataSet, folder: str | pathlib.Path) -> dict[str, Any]:
     """Return the sections of a short run on a data set.
 
     Args:
         name: of the processor.
-        made: its data set.
+        dataset: its data set.
         folder: of the files.
     """
     data: dict[str, Any] = {"data_processor": name, "batch_size": 8}
-    for key, value in made.keys.items():
+    for key, value in dataset.keys.items():
         data[key] = value.format(dir=folder) if isinstance(value, str) else value
     return {
         "train_input": data | {"shuffle": True},
         "eval_input": data,
-        "model": dict(made.model),
+        "model": dict(dataset.model),
         "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
         "runconfig": {
             "max_steps": 4,
@@ -139,12 +139,12 @@ def run_file(name: str, made: DataSet, folder: str | pathlib.Path) -> dict[str, 
     }
 
 
-def write_set(name: str, made: DataSet, folder: str | pathlib.Path, seed: int = 0) -> pathlib.Path:
+def write_set(name: str, data: DataSet, folder: str | pathlib.Path, seed: int = 0) -> pathlib.Path:
     """Write a data set, and ``params.yaml``, which trains on it.
 
     Args:
         name: of the processor.
-        made: its data set.
+        data: its data set.
         folder: where to; it is made.
         seed: of what is drawn.
 
@@ -154,8 +154,8 @@ def write_set(name: str, made: DataSet, folder: str | pathlib.Path, seed: int = 
     root = pathlib.Path(folder)
     path = root / "params.yaml"
     with made_folder(root):
-        made.write(root, np.random.default_rng(seed))
-        write_text(path, yaml.safe_dump(run_file(name, made, root), sort_keys=False))
+        data.write(root, np.random.default_rng(seed))
+        write_text(path, yaml.safe_dump(run_file(name, data, root), sort_keys=False))
     return path
 
 

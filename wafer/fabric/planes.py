@@ -92,14 +92,14 @@ def plane_parts(program: Program) -> tuple[np.ndarray, list[np.ndarray]]:
     reads = np.zeros((depth, len(colors), *grid), bool)
     writes, exists = reads.copy(), np.zeros((depth, *grid), bool)
     counts = np.zeros((depth, bits, *grid), bool)
-    for position, where, op, count in slots:
-        exists[position] |= where
-        counts[position][:, where] = (count - 1 >> np.arange(bits) & 1)[:, None]
+    for position, mask, op, count in slots:
+        exists[position] |= mask
+        counts[position][:, mask] = (count - 1 >> np.arange(bits) & 1)[:, None]
         for operand in op.operands if op else ():
             if isinstance(operand, FabIn | FabOut):
                 table = writes if isinstance(operand, FabOut) else reads
-                table[position, places[operand.color]] |= where
-    words = np.array([own.color for own in colors.values()], np.int32).reshape(-1, *grid)
+                table[position, places[operand.color]] |= mask
+    words = np.array([color.color for color in colors.values()], np.int32).reshape(-1, *grid)
     ports = np.stack([words & bit != 0 for bit in Port], axis=1)
     tables = [(ports, _pairs(ports)[:, ::-1]), *((t, _pairs(t)) for t in (reads, writes))]
     used = [table[tuple(_pairs(table).T)] for table, _ in tables]
@@ -111,20 +111,20 @@ def plane_parts(program: Program) -> tuple[np.ndarray, list[np.ndarray]]:
     words = np.packbits(padded, axis=-1, bitorder="little").view("<u8")
     words = words.reshape(len(planes), program.height, blocks, 8).transpose(1, 2, 0, 3)
     flat = not ports[:, [PORTS.index("S"), PORTS.index("N")]].any()
-    parts = [*np.ascontiguousarray(words)] if flat else [np.ascontiguousarray(words)]
+    tiles = [*np.ascontiguousarray(words)] if flat else [np.ascontiguousarray(words)]
     pairs = [pairs for _, pairs in tables]
     sizes = [1 if flat else program.height, blocks, len(colors), program.spec.ramp_latency]
     sizes += [bits, depth, *map(len, pairs)]
-    header = [*sizes, *(own.depth for own in colors.values()), *np.concatenate(pairs).ravel()]
-    return np.array(header, np.int32), parts
+    header = [*sizes, *(color.depth for color in colors.values()), *np.concatenate(pairs).ravel()]
+    return np.array(header, np.int32), tiles
 
 
-def run_parts(header: np.ndarray, parts: Iterable[np.ndarray]) -> int:
+def run_parts(header: np.ndarray, tiles: Iterable[np.ndarray]) -> int:
     """Cycles until the last part of a timing program is done.
 
     Args:
         header: [n], of :func:`plane_parts`.
-        parts: [.., 8] each, likewise.
+        tiles: [.., 8] each, likewise.
 
     Raises:
         FaultError: a same-cycle arrival.
@@ -133,7 +133,7 @@ def run_parts(header: np.ndarray, parts: Iterable[np.ndarray]) -> int:
     run = getattr(_LIBRARY.loaded(), f"wafer_tile_{_LIBRARY.target()}")
     run.argtypes, run.restype = [ctypes.c_void_p] * 2, ctypes.c_int64
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        ends = [*pool.map(lambda part: run(header.ctypes.data, part.ctypes.data), parts)]
+        ends = [*pool.map(lambda part: run(header.ctypes.data, part.ctypes.data), tiles)]
     if _FAULT in ends:
         raise FaultError("a same-cycle arrival; fabric.simulate names the PE and the color")
     if _STUCK in ends:
@@ -157,7 +157,7 @@ def count_cycles(program: Program) -> int:
         FaultError: a same-cycle arrival.
         DeadlockError: operations that can never run.
     """
-    header, parts = plane_parts(program)
+    header, tiles = plane_parts(program)
     if not available():
         return int(cycles(simulate(program)))
-    return run_parts(header, {part.tobytes(): part for part in parts}.values())
+    return run_parts(header, {part.tobytes(): part for part in tiles}.values())

@@ -76,12 +76,12 @@ def _exchange(machine: WaferMachine, arrays: dict[str, np.ndarray], *, load: boo
         size = len(program.memory)
         content = np.zeros((len(memories), size), np.uint8) if load else np.stack(memories)
         for name, symbol in program.symbols.items():
-            own = content[:, symbol.address : symbol.address + symbol.bytes]
-            own = own.view(arrays[name].dtype)
+            values = content[:, symbol.address : symbol.address + symbol.bytes]
+            values = values.view(arrays[name].dtype)
             if load:
-                own[:] = arrays[name][pes]
+                values[:] = arrays[name][pes]
             else:
-                arrays[name][pes] = own
+                arrays[name][pes] = values
         for memory, row in zip(memories, content, strict=True) if load else ():
             memory[:] = row
 

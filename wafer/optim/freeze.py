@@ -45,10 +45,10 @@ def train_only(
         filled = map_named(lambda name, u: of_trained.get(name, jnp.zeros_like(u)), updates)
         return filled, state
 
-    rest: Any = optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+    restricted: Any = optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
     if not isinstance(tx, WithParamRules):
-        return rest
-    return WithParamRules(rest, lambda name: tx.rule(name) if name in names else None)
+        return restricted
+    return WithParamRules(restricted, lambda name: tx.rule(name) if name in names else None)
 
 
 class SelectiveGradState(NamedTuple):

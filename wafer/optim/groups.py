@@ -196,11 +196,11 @@ def with_mup_rates(section: Optimizer, config: Any, names: Iterable[str]) -> Opt
     names = list(names)
     derived = tuple(
         (glob, factor)
-        for part, factor in config.mup_rates.items()
-        for glob in _PARTS[part]
+        for group, factor in config.mup_rates.items()
+        for glob in _PARTS[group]
         if any(fnmatch.fnmatchcase(name, glob) for name in names)
     )
-    shown = ", ".join(f"{part} x {factor:.4g}" for part, factor in config.mup_rates.items())
+    shown = ", ".join(f"{group} x {factor:.4g}" for group, factor in config.mup_rates.items())
     _LOG.info("muP: learning rates of %s", shown)
     adjusted = (*section.adjust_learning_rate, *derived)
     return section.model_copy(update={"adjust_learning_rate": adjusted})

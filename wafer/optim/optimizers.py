@@ -140,7 +140,7 @@ def scale_by_radam(
         del params
         state = _moments(grads, state, b1, b2)
         t = state.step.astype(jnp.float32)
-        left = jnp.float32(b2) ** t
+        decay = jnp.float32(b2) ** t
         rho = length(t)
         safe = jnp.maximum(rho, 5.0)
         rectify = jnp.sqrt(
@@ -149,7 +149,7 @@ def scale_by_radam(
         correction = 1 - jnp.float32(b1) ** t
 
         def leaf(m: Array, v: Array) -> Array:
-            adaptive = rectify * jnp.sqrt(1 - left) / (jnp.sqrt(v) + eps)
+            adaptive = rectify * jnp.sqrt(1 - decay) / (jnp.sqrt(v) + eps)
             return m / correction * jnp.where(rho > 5, adaptive, 1)
 
         return jax.tree.map(leaf, state.exp_avg, state.exp_avg_sq), state

@@ -49,23 +49,23 @@ def make_schedule(spec: object) -> ScheduleFn:
     return lambda t: jnp.asarray(combined(jnp.asarray(t, jnp.float32)), jnp.float32)
 
 
-def _sequential(entries: Sequence[Schedule], parts: Sequence[ScheduleFn]) -> ScheduleFn:
+def _sequential(entries: Sequence[Schedule], schedules: Sequence[ScheduleFn]) -> ScheduleFn:
     lengths = (entry.length for entry in entries[:-1])  # ``parse_schedules`` refuses None
     starts = list(itertools.accumulate(length for length in lengths if length is not None))
 
     def value(t: Any) -> Array:
-        result = parts[0](t)
-        for start, part in zip(starts, parts[1:], strict=True):
+        result = schedules[0](t)
+        for start, part in zip(starts, schedules[1:], strict=True):
             result = jnp.where(t >= start, part(jnp.maximum(t - start, 0)), result)
         return result
 
     return value
 
 
-def _chained(parts: Sequence[ScheduleFn]) -> ScheduleFn:
+def _chained(schedules: Sequence[ScheduleFn]) -> ScheduleFn:
     def value(t: Any) -> Array:
-        result = parts[0](t)
-        for part in parts[1:]:
+        result = schedules[0](t)
+        for part in schedules[1:]:
             result = result * (part(t) / part(jnp.float32(0)))
         return result
 

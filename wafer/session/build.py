@@ -70,10 +70,10 @@ class Run:
         folder = pathlib.Path(self.cfg.runconfig.summary_dir or self.model_dir)
         return folder if jax.process_index() == 0 else folder / f"process-{jax.process_index()}"
 
-    def writer(self, part: str) -> MetricWriter:
+    def writer(self, mode: str) -> MetricWriter:
         """Open the files of metrics of a part, 'train' or 'eval'; the first process has loggers."""
         others = loggers(self.cfg.runconfig, self.model_dir, self.cfg.to_dict())
-        return MetricWriter(self.summary_dir / part, () if jax.process_index() else others)
+        return MetricWriter(self.summary_dir / mode, () if jax.process_index() else others)
 
     def gauges(self, state: TrainState) -> dict[str, Array]:
         """Return what the logs show of a state: learning rates, sparsity levels."""
@@ -137,11 +137,11 @@ def build(experiment: Experiment, readers: Readers = MappingProxyType({})) -> Ru
     )
 
 
-def _dataset(experiment: Experiment, part: Part) -> Dataset | None:
+def _dataset(experiment: Experiment, mode: Part) -> Dataset | None:
     settings = experiment.cfg.runconfig
-    if part not in settings.mode:
+    if mode not in settings.mode:
         return None
-    dataset = experiment.dataset(part, settings.model_dir)
+    dataset = experiment.dataset(mode, settings.model_dir)
     _LOG.info("%s", dataset.summary)
     return dataset
 
@@ -161,14 +161,14 @@ def _warmup(
     """Start compiling what the mode needs, as far as its shapes are known already."""
     settings, shapes = experiment.cfg.runconfig, {}
     sharding = NamedSharding(engine.mesh, PartitionSpec("csx"))
-    parts: tuple[Part, ...] = ("train", "eval")
-    for part in parts:
-        if part not in settings.mode or stripped or settings.compile_only:
+    modes: tuple[Part, ...] = ("train", "eval")
+    for mode in modes:
+        if mode not in settings.mode or stripped or settings.compile_only:
             continue
-        section, lead = experiment.section(part), experiment.batch(part)
-        with_outputs = part == "eval" and TASKS[section.task].scored
+        section, lead = experiment.section(mode), experiment.batch(mode)
+        with_outputs = mode == "eval" and TASKS[section.task].scored
         if section.decides_shapes and not with_outputs:
-            shapes[part] = feature_shapes(section, experiment.model.config, lead, sharding)
+            shapes[mode] = feature_shapes(section, experiment.model.config, lead, sharding)
     return AheadOfTimeCompiler(
         engine,
         jax.random.key(experiment.seed),

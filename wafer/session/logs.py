@@ -64,7 +64,7 @@ def _close_files() -> None:
 
 def setup_logging(level: str) -> None:
     """Show our packages' log lines at ``level``, warnings of all others; also lines kept so far."""
-    kept = [_EARLIER] if _EARLIER in logging.getLogger().handlers else []
+    early_handlers = [_EARLIER] if _EARLIER in logging.getLogger().handlers else []
     handler: logging.Handler
     if CONSOLE.is_terminal:
         handler = RichHandler(console=CONSOLE, show_path=False, markup=False, rich_tracebacks=True)
@@ -72,11 +72,11 @@ def setup_logging(level: str) -> None:
     else:
         handler = _PlainHandler()
         handler.setFormatter(_Plain("%(asctime)s %(levelname)-7s %(message)s"))
-    logging.basicConfig(level=logging.ERROR, handlers=[handler, *kept], force=True)
+    logging.basicConfig(level=logging.ERROR, handlers=[handler, *early_handlers], force=True)
     logging.captureWarnings(capture=True)
     logging.getLogger("wafer").setLevel(level.upper())
     logged = [r for r in _EARLIER.buffer if logging.getLogger(r.name).isEnabledFor(r.levelno)]
-    _EARLIER.buffer = logged if kept else []
+    _EARLIER.buffer = logged if early_handlers else []
     for record in _EARLIER.buffer:
         handler.handle(record)
 

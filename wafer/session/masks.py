@@ -11,25 +11,25 @@ from wafer.sparsity.stored.resume import Origin, unmet_level
 
 
 def mask_lines(
-    origins: Mapping[str, Origin], where: str, *, trains: bool, dynamic: bool
+    origins: Mapping[str, Origin], source: str, *, trains: bool, dynamic: bool
 ) -> Iterator[str]:
     """Describe where the masks of a run came from, a line for each kind.
 
     Args:
         origins: parameter name -> origin of its mask.
-        where: the checkpoint.
+        source: the checkpoint.
         trains: the run trains, so parameters without a stored mask got a new one.
         dynamic: the algorithm changes masks during training.
     """
-    kept = [origin for origin in origins.values() if origin.stored]
-    if kept:
+    stored = [origin for origin in origins.values() if origin.stored]
+    if stored:
         fixed = "" if dynamic or not trains else "; they do not change"
-        change = trains and unmet_level(kept)
-        note = f"; {change}" if change else f" ({_level(kept)} pruned){fixed}"
-        yield f"{len(kept)} weights keep their masks from {where}{note}"
+        change = trains and unmet_level(stored)
+        note = f"; {change}" if change else f" ({_level(stored)} pruned){fixed}"
+        yield f"{len(stored)} weights keep their masks from {source}{note}"
     others = [origin for origin in origins.values() if not origin.stored]
     if others and not trains:
-        yield f"{where} has no masks for {len(others)} weights; they are evaluated as stored"
+        yield f"{source} has no masks for {len(others)} weights; they are evaluated as stored"
     new = [origin for origin in others if origin.pruned]
     if new:
         lost = sum(origin.lost for origin in new)
@@ -40,7 +40,7 @@ def mask_lines(
             else "where the values were 0 already"
         )
         yield (
-            f"{where} has no masks for {len(new)} weights; new masks prune {_level(new)} of them "
+            f"{source} has no masks for {len(new)} weights; new masks prune {_level(new)} of them "
             f"{effect}"
         )
 

@@ -94,12 +94,12 @@ class History(NamedTuple):
 
     def _repr_html_(self) -> str:
         rows = []
-        for part, tagged in self._asdict().items():
+        for mode, tagged in self._asdict().items():
             for tag, column in tagged.items():
                 known = column[~np.isnan(column)]
                 if known.size and tag != "time":
                     ends = known[0], known[-1], known.min(), known.max()
-                    rows.append((part, tag, known.size, *ends))
+                    rows.append((mode, tag, known.size, *ends))
         return table("History", ("", "tag", "records", "first", "last", "least", "greatest"), rows)
 
     def to_pandas(self) -> tuple[Any, Any]:
@@ -121,10 +121,10 @@ def read_history(folder: pathlib.Path) -> History:
     Raises:
         DataError: there are none.
     """
-    parts = [columns_of(read_metrics(folder / part)) for part in ("train", "eval")]
-    if not any(parts):
+    columns = [columns_of(read_metrics(folder / part)) for part in ("train", "eval")]
+    if not any(columns):
         raise DataError(f"{folder} has no metrics; expected the model_dir of a run that has begun")
-    return History(*parts)
+    return History(*columns)
 
 
 def columns_of(records: Iterable[Mapping[str, float]]) -> dict[str, np.ndarray]:

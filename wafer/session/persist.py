@@ -131,16 +131,16 @@ def resume(run: Run) -> Resumed:
     else:
         return Resumed(state)
     named = settings.checkpoint_path is not None and path == local_path(settings.checkpoint_path)
-    parts = _parts(run, tree) if named or settings.checkpoint_path is None else _PARTS
-    state = state_from(run, state, tree, meta, path, parts=parts)
+    states = _parts(run, tree) if named or settings.checkpoint_path is None else _PARTS
+    state = state_from(run, state, tree, meta, path, states=states)
     _LOG.info("Continuing from %s at step %d", path, int(state.step))
-    if set(parts) != set(_PARTS):
-        _LOG.info("Loaded only: %s", ", ".join(parts))
-    _tell_changes(path, meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
-    data = layout.record_entry(meta, path, layout.DATA) if "dataloader" in parts else None
+    if set(states) != set(_PARTS):
+        _LOG.info("Loaded only: %s", ", ".join(states))
+    _tell_changes(path, meta, run.cfg.to_dict(), whole=set(states) == set(_PARTS))
+    data = layout.record_entry(meta, path, layout.DATA) if "dataloader" in states else None
     if (
         data is None
-        and parts == _PARTS
+        and states == _PARTS
         and "train" in settings.mode
         and not is_foreign(path, run.readers)
     ):
@@ -217,7 +217,7 @@ def state_from(
     meta: Mapping[str, object],
     path: object,
     *,
-    parts: tuple[str, ...] | None = None,
+    states: tuple[str, ...] | None = None,
 ) -> TrainState:
     """Turn a stored tree into the state training continues from.
 
@@ -227,27 +227,27 @@ def state_from(
         tree: arrays as stored, NaN at pruned positions.
         meta: the record beside them.
         path: for errors.
-        parts: which to take; None is what the configuration says.
+        states: which to take; None is what the configuration says.
 
     Raises:
         CheckpointError: the arrays do not fit the model, or are sparse while nothing is now.
     """
-    parts, where = parts or _parts(run, tree), str(path)
-    optional = is_adapter if parts == ("model",) else lambda name: False
+    states, source = states or _parts(run, tree), str(path)
+    optional = is_adapter if states == ("model",) else lambda name: False
     strict = not run.cfg.runconfig.disable_strict_checkpoint_loading
 
-    def take(part: str, name: str, own: PyTree) -> PyTree:
-        if part not in parts:
-            return own
+    def take(part: str, name: str, new: PyTree) -> PyTree:
+        if part not in states:
+            return new
         if name not in tree:
             raise CheckpointError(
-                f"{where} holds no {name}, only {', '.join(tree)}; load what is there with "
+                f"{source} holds no {name}, only {', '.join(tree)}; load what is there with "
                 "--load_checkpoint_states model"
             )
-        return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
+        return fill_template(new, tree[name], source, f"{name}/", strict=strict, optional=optional)
 
     sparsifier, trains = run.experiment.sparsifier, "train" in run.cfg.runconfig.mode
-    record = layout.record_entry(meta, where, layout.SPARSITY) if "sparsity" in parts else None
+    record = layout.record_entry(meta, source, layout.SPARSITY) if "sparsity" in states else None
     origins: dict[str, Origin] = {}
 
     def fill(
@@ -257,14 +257,14 @@ def state_from(
         params, opt_state = run.engine.sparsifier.expand(params, opt_state, sparse)
         params = take("model", layout.PARAMS, params)
         if trains and not sparsifier:
-            sentinel.require_dense(params, where)
+            sentinel.require_dense(params, source)
         if run.cfg.optimizer is not None:
-            if trains and "model" in parts and "optimizer" not in parts:
+            if trains and "model" in states and "optimizer" not in states:
                 opt_state = run.experiment.tx.init(params)  # which elements train: by these weights
             opt_state = take("optimizer", layout.OPT_STATE, opt_state)
         known = dataclasses.replace(run.engine.sparsifier, quiet=True)  # said what is sparse
         key, report = template.sparse.key, origins.update
-        with errors_name(where):
+        with errors_name(source):
             return restore(known, params, opt_state, key, record, trains=trains, report=report)
 
     state = template._replace(
@@ -273,8 +273,8 @@ def state_from(
         key=take("global_step", layout.KEY, template.key),
     )
     state = run.engine.rebuild(state, fill)
-    if "model" in parts:
+    if "model" in states:
         dynamic = any(algorithm.dynamic for _, algorithm in sparsifier.groups)
-        for line in mask_lines(origins, where, trains=trains, dynamic=dynamic):
+        for line in mask_lines(origins, source, trains=trains, dynamic=dynamic):
             _LOG.info("sparsity: %s", line)
     return state

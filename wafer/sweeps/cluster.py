@@ -88,21 +88,21 @@ def submit_trials(
                     return reasons | {
                         t.name: f"it begins with {t.blocked}, which is not" for t in waiting
                     }
-                for one in [one for one in running if one.job.done()]:
-                    running.remove(one)
-                    reason, seconds, killed = _ended(one)
-                    name, advanced = one.trial.name, one.trial.launch.newest() != one.newest
+                for job in [job for job in running if job.job.done()]:
+                    running.remove(job)
+                    reason, seconds, killed = _ended(job)
+                    name, advanced = job.trial.name, job.trial.launch.newest() != job.newest
                     if killed and (advanced or name not in stalled):
                         stalled = stalled - {name} if advanced else stalled | {name}
-                        waiting.append(one.trial)
+                        waiting.append(job.trial)
                         continue
-                    say(one.trial, reason, seconds)
-                    reasons |= {one.trial.name: reason} if reason else {}
+                    say(job.trial, reason, seconds)
+                    reasons |= {job.trial.name: reason} if reason else {}
                 time.sleep(_POLL)
         finally:
-            for one in running:
+            for job in running:
                 with contextlib.suppress(Exception):  # of a cluster that does not answer
-                    one.job.cancel()
+                    job.job.cancel()
     return reasons
 
 
@@ -132,10 +132,10 @@ def _submit(pool: Any, trials: Sequence[Trial]) -> list[_Job]:
     return [_Job(*one) for one in zip(trials, submitted, sizes, before, strict=True)]
 
 
-def _ended(one: _Job) -> tuple[str, float, bool]:
+def _ended(job: _Job) -> tuple[str, float, bool]:
     """Why a run is not finished ('' when it is), its seconds, and whether its job was killed."""
     try:
-        code, seconds = one.job.result()
+        code, seconds = job.job.result()
     except Exception as error:  # submitit's: no result; what killed the job stands in its log
         return f"its job ended: {error}", 0.0, True
-    return one.trial.finish(code, seconds, one.since), seconds, False
+    return job.trial.finish(code, seconds, job.since), seconds, False

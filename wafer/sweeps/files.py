@@ -127,10 +127,10 @@ def read_sweep(source: str | pathlib.Path | Mapping[str, Any], only: Sequence[st
         problems += _wrong_order({arm.name: arm for arm in arms})
     if problems:
         raise ConfigError(problems, path)
-    kept = set(only)
+    selected = set(only)
     for arm in reversed(arms * len(arms)):  # also those that they come after, or are tuned like
-        kept |= {arm.after, arm.like} - {""} if arm.name in kept else set()
-    chosen = tuple(arm for arm in arms if not kept or arm.name in kept)
+        selected |= {arm.after, arm.like} - {""} if arm.name in selected else set()
+    chosen = tuple(arm for arm in arms if not selected or arm.name in selected)
     known = None if file.known is None else folder / file.known
     first = file.first or chosen[0].name
     return Sweep(chosen, file.seeds, file.metric, first, file.tune, known)
@@ -143,16 +143,16 @@ def _joined(folder: pathlib.Path, file: SweepFile) -> YamlMapping:
     if file.arm_files and not paths:
         message = f"{', '.join(file.arm_files)}: no such file in {folder}"
         raise ConfigError([Problem(("arm_files",), f"{message}; expected files with arms")])
-    for path, own in [*((path, read_yaml(path)[0]) for path in paths), ("", file.arms)]:
-        if not isinstance(own, Mapping):
+    for path, table in [*((path, read_yaml(path)[0]) for path in paths), ("", file.arms)]:
+        if not isinstance(table, Mapping):
             message = "expected a mapping: name of an arm -> its changes by dotted key"
             raise ConfigError([Problem((), message)], str(path))
         twice = [
-            Problem((name,), "an arm of another file; rename one") for name in own if name in arms
+            Problem((name,), "an arm of another file; rename one") for name in table if name in arms
         ]
         if twice:
             raise ConfigError(twice, str(path))
-        arms |= own
+        arms |= table
     return arms
 
 
@@ -177,18 +177,18 @@ def run_sections(
 def _wrong_order(arms: Mapping[str, SweepArm]) -> Iterable[Problem]:
     """Check that what an arm comes after is there, begins before it, and has the same weights."""
     for name, arm in arms.items():
-        chain, at = [name], arm
-        while at.after and not (at.after in chain or at.after not in arms):
-            chain.append(at.after)
-            at = arms[at.after]
+        chain, last = [name], arm
+        while last.after and not (last.after in chain or last.after not in arms):
+            chain.append(last.after)
+            last = arms[last.after]
         if arm.like and (arm.like not in arms or arms[arm.like].grid is None):
             message = f"{arm.like!r}: no arm that is tuned{did_you_mean(arm.like, arms)}"
             yield Problem(("arms", name, "tune"), message)
-        if at.after and at.after not in arms:
-            hint = did_you_mean(at.after, arms)
-            yield Problem(("arms", at.name, "after"), f"{at.after!r}: unknown arm{hint}")
-        elif at.after:
-            way = " after ".join([*chain, at.after])
+        if last.after and last.after not in arms:
+            hint = did_you_mean(last.after, arms)
+            yield Problem(("arms", last.name, "after"), f"{last.after!r}: unknown arm{hint}")
+        elif last.after:
+            way = " after ".join([*chain, last.after])
             yield Problem(("arms", name, "after"), f"{way}: none of them can begin")
         elif arm.after:
             yield from _other_weights(arm, arms[arm.after])
@@ -196,15 +196,15 @@ def _wrong_order(arms: Mapping[str, SweepArm]) -> Iterable[Problem]:
 
 def _other_weights(arm: SweepArm, before: SweepArm) -> Iterable[Problem]:
     """Say before hours of training that the weights will not fit."""
-    own, theirs = (
+    ours, theirs = (
         {name: leaf.shape for name, leaf in named_leaves(one.experiment.shapes)}
         for one in (arm, before)
     )
     strict = not arm.experiment.cfg.runconfig.disable_strict_checkpoint_loading
-    differ = [name for name in own if own[name] != theirs.get(name)]
+    differ = [name for name in ours if ours[name] != theirs.get(name)]
     if strict and differ:
         name = differ[0]
-        message = f"{name} has the shape {own[name]}, in {before.name} {theirs.get(name, 'none')}"
+        message = f"{name} has the shape {ours[name]}, in {before.name} {theirs.get(name, 'none')}"
         yield Problem(("arms", arm.name, "after"), f"{message}; give both the same model")
 
 
@@ -264,8 +264,8 @@ def _arm(name: str, changes: object, sweep: SweepFile, bases: _Bases) -> SweepAr
     if not isinstance(changes, Mapping):
         message = f"{changes!r}: expected changes by dotted key, as sparsity.sparsity: 0.9"
         raise ConfigError([Problem((), message)])
-    own = parse(_ArmKeys, {key: changes[key] for key in _ArmKeys.model_fields if key in changes})
-    file = own.file or sweep.base
+    keys = parse(_ArmKeys, {key: changes[key] for key in _ArmKeys.model_fields if key in changes})
+    file = keys.file or sweep.base
     if file is None:
         raise ConfigError([Problem((), "no run file: add `base` to the sweep, or `file` here")])
     sections = bases.sections(file)
@@ -274,14 +274,14 @@ def _arm(name: str, changes: object, sweep: SweepFile, bases: _Bases) -> SweepAr
             _set(sections, str(key), copy.deepcopy(value))
     sections = _for_sweep(named(sections))
     times, like = sweep.tune and sweep.tune.times, ""
-    if own.tune is not None:
-        times, like = ({}, own.tune) if isinstance(own.tune, str) else (own.tune, "")
+    if keys.tune is not None:
+        times, like = ({}, keys.tune) if isinstance(keys.tune, str) else (keys.tune, "")
         if sweep.tune is None:
             raise ConfigError([Problem(("tune",), "the sweep has no `tune` section; add its seed")])
     grid = read_grid(times) if times else None
     if grid is not None:
         grid.apply(sections, (0,) * len(grid.keys))
-    return SweepArm(name, own.group, own.after, sections, _experiment(sections), grid, like)
+    return SweepArm(name, keys.group, keys.after, sections, _experiment(sections), grid, like)
 
 
 def _experiment(sections: YamlMapping) -> Experiment:
@@ -305,29 +305,29 @@ def tuned_arm(arm: SweepArm, grid: TuneGrid, point: Point, name: str) -> SweepAr
 
 def _set(sections: YamlMapping, key: str, value: object) -> None:
     """Change a value by its dotted key; None removes it."""
-    parts = key.split(".")
-    if parts[0] == "runconfig" and parts[1:2] and parts[1] in _OWN:
-        message = f"the sweep sets it: {_OWN[parts[1]]}; drop the key"
-        raise ConfigError([Problem(tuple(parts), message)])
+    names = key.split(".")
+    if names[0] == "runconfig" and names[1:2] and names[1] in _OWN:
+        message = f"the sweep sets it: {_OWN[names[1]]}; drop the key"
+        raise ConfigError([Problem(tuple(names), message)])
     inside: Any = sections
-    for at, part in enumerate(parts):
-        where: Any = part
+    for depth, name in enumerate(names):
+        index: Any = name
         if isinstance(inside, list):
-            if not part.isdigit() or int(part) >= len(inside):
-                message = f"{'.'.join(parts[:at])} is a list of {len(inside)}; expected a place "
-                raise ConfigError([Problem(tuple(parts), message + f"from 0, found {part!r}")])
-            where = int(part)
+            if not name.isdigit() or int(name) >= len(inside):
+                message = f"{'.'.join(names[:depth])} is a list of {len(inside)}; expected a place "
+                raise ConfigError([Problem(tuple(names), message + f"from 0, found {name!r}")])
+            index = int(name)
         elif not isinstance(inside, dict):
-            message = f"{'.'.join(parts[:at])} is {inside!r}, which has no keys"
-            raise ConfigError([Problem(tuple(parts), message)])
-        if at < len(parts) - 1:
-            if isinstance(inside, dict) and inside.get(where) is None:
-                inside[where] = {}
-            inside = inside[where]
+            message = f"{'.'.join(names[:depth])} is {inside!r}, which has no keys"
+            raise ConfigError([Problem(tuple(names), message)])
+        if depth < len(names) - 1:
+            if isinstance(inside, dict) and inside.get(index) is None:
+                inside[index] = {}
+            inside = inside[index]
         elif value is None and isinstance(inside, dict):
-            inside.pop(where, None)
+            inside.pop(index, None)
         else:
-            inside[where] = value
+            inside[index] = value
 
 
 def _for_sweep(sections: YamlMapping) -> YamlMapping:

@@ -104,10 +104,10 @@ def points_to_try(counts: Sequence[int], tried: Mapping[Point, float]) -> list[P
     best = min(tried, key=tried.__getitem__, default=point)
     around = [_moved(best, key, best[key] + step) for key in range(len(counts)) for step in (-1, 1)]
     return [
-        one
-        for one in around
-        if one not in tried
-        and all(-_FURTHEST <= at < n + _FURTHEST for at, n in zip(one, counts, strict=True))
+        p
+        for p in around
+        if p not in tried
+        and all(-_FURTHEST <= i < n + _FURTHEST for i, n in zip(p, counts, strict=True))
     ]
 
 
@@ -141,11 +141,11 @@ def _multiply(inside: Any, path: str, key: str, multiple: float) -> int:
     if not isinstance(inside, dict | list):
         return 0
     count = 0
-    for at, value in inside.items() if isinstance(inside, dict) else enumerate(inside):
-        here = f"{path}.{at}" if path else str(at)
+    for index, value in inside.items() if isinstance(inside, dict) else enumerate(inside):
+        child_path = f"{path}.{index}" if path else str(index)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and fnmatch.fnmatchcase(here, key):
-            inside[at] = float(f"{value * multiple:.12g}")
+        if number and fnmatch.fnmatchcase(child_path, key):
+            inside[index] = float(f"{value * multiple:.12g}")
             count += 1
-        count += _multiply(value, here, key, multiple)
+        count += _multiply(value, child_path, key, multiple)
     return count

@@ -81,13 +81,13 @@ def fit_groups(rows: Sequence[TrialResult]) -> dict[str, Law]:
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     laws, problems = {}, []
-    for group, own in groups.items():
-        why = refusal([(row.kept, row.tokens) for row in own])
+    for group, runs in groups.items():
+        why = refusal([(row.kept, row.tokens) for row in runs])
         if why:
             problems.append(Problem(("fit", group), why))
             continue
         laws[group] = fit_law(
-            [row.kept for row in own], [row.tokens for row in own], [row.metric for row in own]
+            [row.kept for row in runs], [row.tokens for row in runs], [row.metric for row in runs]
         )
     if problems:
         raise ConfigError(problems)
@@ -185,10 +185,10 @@ def _residuals(x: np.ndarray, points: np.ndarray, middle: np.ndarray) -> np.ndar
 
 def _jacobian(x: np.ndarray, points: np.ndarray, middle: np.ndarray) -> np.ndarray:
     terms, logs = _terms(x, points, middle)
-    parts = terms / terms.sum(axis=0)
-    rows = [parts, -parts[1:] * logs]
+    shares = terms / terms.sum(axis=0)
+    rows = [shares, -shares[1:] * logs]
     if len(points) > 3:
-        rows.append(-x[3] * parts[1:2] * np.log(points[3]))
+        rows.append(-x[3] * shares[1:2] * np.log(points[3]))
     return np.vstack(rows).T
 
 

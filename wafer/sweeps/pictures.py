@@ -24,10 +24,10 @@ def draw(rows: Sequence[TrialResult], metric: str, folder: pathlib.Path) -> list
     for field, label in COSTS.items():
         fig = new_figure(figsize=(6.4, 4.4), layout="constrained")
         axes = fig.subplots()
-        for at, arm in enumerate(dict.fromkeys(row.arm for row in rows)):
+        for index, arm in enumerate(dict.fromkeys(row.arm for row in rows)):
             own = [row for row in rows if row.arm == arm]
             costs = [getattr(row, field) for row in own]
-            axes.plot(costs, [row.metric for row in own], "o", color=f"C{at % 10}", label=arm)
+            axes.plot(costs, [row.metric for row in own], "o", color=f"C{index % 10}", label=arm)
         axes.set(xlabel=label, ylabel=metric, xscale="log")
         axes.legend(frameon=False)
         paths.append(folder / f"{field}.png")

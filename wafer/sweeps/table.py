@@ -141,27 +141,27 @@ def holm(family: Sequence[PairedArms]) -> list[PairedArms]:
     Args:
         family: of ``paired``, each with its own p; None is left out.
     """
-    tested = sorted((p, at) for at, pair in enumerate(family) if (p := pair.p) is not None)
+    tested = sorted((p, index) for index, pair in enumerate(family) if (p := pair.p) is not None)
     adjusted, highest = dict[int, float](), 0.0
-    for rank, (p, at) in enumerate(tested):
+    for rank, (p, index) in enumerate(tested):
         highest = max(highest, min(1.0, (len(tested) - rank) * p))
-        adjusted[at] = highest
-    return [pair._replace(p=adjusted.get(at)) for at, pair in enumerate(family)]
+        adjusted[index] = highest
+    return [pair._replace(p=adjusted.get(index)) for index, pair in enumerate(family)]
 
 
 def paired(
-    arm: str, other: str, own: Mapping[int, float], others: Mapping[int, float]
+    arm: str, other: str, values: Mapping[int, float], others: Mapping[int, float]
 ) -> PairedArms:
     """Compare two arms seed by seed; p is of this comparison alone.
 
     Args:
         arm: name of the first.
         other: name of the second.
-        own: seed -> value of the first.
+        values: seed -> value of the first.
         others: seed -> value of the second.
     """
-    seeds = tuple(seed for seed in own if seed in others)
-    differences = [own[seed] - others[seed] for seed in seeds]
+    seeds = tuple(seed for seed in values if seed in others)
+    differences = [values[seed] - others[seed] for seed in seeds]
     mean = statistics.fmean(differences) if seeds else 0.0
     if len(seeds) < 2:
         return PairedArms(arm, other, seeds, mean, None, None)
@@ -204,12 +204,12 @@ def tables(
     costs = {row.arm: row for row in rows}
     lines = [
         (
-            one.arm, str(one.runs), f"{one.mean:.5g}", _number(one.deviation),
-            _number(one.difference, sign="+"), _number(one.error), _number(one.p),
-            _ANSWERS[one.resolved], f"{costs[one.arm].kept:,}", f"{costs[one.arm].training:.4g}",
-            *_tuning_cells(tuned, one.arm),
+            s.arm, str(s.runs), f"{s.mean:.5g}", _number(s.deviation),
+            _number(s.difference, sign="+"), _number(s.error), _number(s.p),
+            _ANSWERS[s.resolved], f"{costs[s.arm].kept:,}", f"{costs[s.arm].training:.4g}",
+            *_tuning_cells(tuned, s.arm),
         )
-        for one in arms
+        for s in arms
     ]  # fmt: skip
     paired = [
         (

@@ -277,10 +277,10 @@ def _other_file(trial: Trial) -> Iterator[Problem]:
         return
     before = _flat(read_yaml(path)[0])
     now = _flat(trial.sections())
-    here = [("runconfig", "model_dir")]  # the same folder by another name
-    here += [("runconfig", "checkpoint_path")] if trial.before is not None else []
+    ignored = [("runconfig", "model_dir")]  # the same folder by another name
+    ignored += [("runconfig", "checkpoint_path")] if trial.before is not None else []
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    keys = [key for key in keys if key not in here]
+    keys = [key for key in keys if key not in ignored]
     if keys:
         old, new = before.get(keys[0]), now.get(keys[0])
         message = f"{trial.folder} was run with {'.'.join(keys[0])} {old!r}, the sweep has {new!r} "

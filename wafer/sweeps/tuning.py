@@ -76,7 +76,7 @@ def tune(
         if todo:
             missing |= _run_round(todo, run)
         elif ended == len(tuned):
-            every = [one for tried in runs.values() for one in tried.values()]
+            every = [t for tried in runs.values() for t in tried.values()]
             return Tuning(tuned, every, missing)
 
 
@@ -85,10 +85,10 @@ def _run_round(
 ) -> dict[str, str]:
     """Run trials; one whose loss diverged is finished: its value is infinite."""
     reasons = run(with_earlier(trials))
-    for one in trials:
-        if _DIVERGED.search(reasons.get(one.name, "")):
-            one.finish_diverged()
-            del reasons[one.name]
+    for trial in trials:
+        if _DIVERGED.search(reasons.get(trial.name, "")):
+            trial.finish_diverged()
+            del reasons[trial.name]
     return reasons
 
 

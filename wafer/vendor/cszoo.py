@@ -56,47 +56,47 @@ def translate(argv: Sequence[str]) -> list[str]:
         raise WaferError(f"cszoo {words}: no such verb{hint}; known: {', '.join(inside)}")
     if not verb.ours:
         raise WaferError(f"cszoo {words} is not here: {verb.instead}")
-    rest = _without(list(argv[len(words.split()) :]), verb.dropped)
-    rest, system = _system(rest)
+    arguments = _without(list(argv[len(words.split()) :]), verb.dropped)
+    arguments, system = _system(arguments)
     if verb.ours[0] == "convert":
-        rest = _formats(rest)
-    return [*verb.ours[:1], *system, *verb.ours[1:], *_placed(rest, verb.first)]
+        arguments = _formats(arguments)
+    return [*verb.ours[:1], *system, *verb.ours[1:], *_placed(arguments, verb.first)]
 
 
-def _without(rest: list[str], dropped: Mapping[str, int]) -> list[str]:
-    kept: list[str] = []
-    while rest:
-        word = rest.pop(0)
+def _without(arguments: list[str], dropped: Mapping[str, int]) -> list[str]:
+    remaining: list[str] = []
+    while arguments:
+        word = arguments.pop(0)
         name, equal, _ = word.partition("=")
         if name in dropped:
-            del rest[: 0 if equal else dropped[name]]
+            del arguments[: 0 if equal else dropped[name]]
         else:
-            kept.append(word)
-    return kept
+            remaining.append(word)
+    return remaining
 
 
-def _system(rest: list[str]) -> tuple[list[str], list[str]]:
+def _system(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The arguments without ``--target_device``, and what it names."""
-    for i, word in enumerate(rest):
+    for i, word in enumerate(arguments):
         name, equal, value = word.partition("=")
         if name == "--target_device":
             end = i + 1 if equal else i + 2
-            return rest[:i] + rest[end:], [value] if equal else rest[i + 1 : end]
-    return rest, []
+            return arguments[:i] + arguments[end:], [value] if equal else arguments[i + 1 : end]
+    return arguments, []
 
 
-def _formats(rest: list[str]) -> list[str]:
+def _formats(arguments: list[str]) -> list[str]:
     """The vendor's names for whatever release a file is of: a folder is ours."""
     newest = list(FORMATS)[-1]
-    source = newest if any(word.endswith(".mdl") for word in rest) else "wafer"
+    source = newest if any(word.endswith(".mdl") for word in arguments) else "wafer"
     words = {"cs-auto": source, "cs-current": newest}
-    return [words.get(word, word) for word in rest]
+    return [words.get(word, word) for word in arguments]
 
 
-def _placed(rest: list[str], first: Sequence[str]) -> list[str]:
+def _placed(arguments: list[str], first: Sequence[str]) -> list[str]:
     """The file goes behind ``first``: the first argument, else the first that is a YAML file."""
-    if not first or not rest or {"-h", "--help"} & set(rest):
-        return rest
-    files = (i for i, word in enumerate(rest) if word.endswith((".yaml", ".yml")))
-    at = next(files, 0) if rest[0].startswith("-") else 0
-    return [*first, rest[at], *rest[:at], *rest[at + 1 :]]
+    if not first or not arguments or {"-h", "--help"} & set(arguments):
+        return arguments
+    files = (i for i, word in enumerate(arguments) if word.endswith((".yaml", ".yml")))
+    at = next(files, 0) if arguments[0].startswith("-") else 0
+    return [*first, arguments[at], *arguments[:at], *arguments[at + 1 :]]

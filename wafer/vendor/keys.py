@@ -92,11 +92,11 @@ def table() -> KeyTable:
     rows = {
         section: tuple(
             _row(section, action, dict(row))
-            for row in own
+            for row in entries
             for action in get_args(Action)
             if action in row
         )
-        for section, own in raw.items()
+        for section, entries in raw.items()
     }
     return KeyTable(rows, names, tower, removed)
 
@@ -104,8 +104,8 @@ def table() -> KeyTable:
 def rows_of(section: str, *actions: Action) -> Iterator[KeyRow]:
     """List the rows of a section in order; those of ``input`` belong to both inputs."""
     both = ("input",) if section in ("train_input", "eval_input") else ()
-    for place in (section, *both):
-        yield from (row for row in table().rows.get(place, ()) if row.action in actions)
+    for scope in (section, *both):
+        yield from (row for row in table().rows.get(scope, ()) if row.action in actions)
 
 
 def code_of(name: str) -> str:
@@ -117,18 +117,18 @@ def code_of(name: str) -> str:
     return code.get(entry.family, entry.family)
 
 
-def names_of(place: str, section: Mapping[str, object], code: str = "") -> tuple[str, ...]:
+def names_of(scope: str, section: Mapping[str, object], code: str = "") -> tuple[str, ...]:
     """Return the names by which rows may be of a section.
 
     Args:
-        place: the section's, as the table has it.
+        scope: the section's, as the table has it.
         section: with its name, processor, optimizer or scheduler.
         code: that reads a part of a model without a name.
     """
-    name = str(section.get(_CHOOSERS.get(place, "data_processor"), ""))
-    if place == "schedule":
+    name = str(section.get(_CHOOSERS.get(scope, "data_processor"), ""))
+    if scope == "schedule":
         return (name.lower().removesuffix("lr").removesuffix("wd"),)
-    if place != "model":
+    if scope != "model":
         return (name,)
     own = code_of(name) or ("encoder" if code == "tower" else code)
     return (name, own, code)
@@ -141,10 +141,10 @@ def spellings(section: str, name: str) -> dict[str, tuple[str, bool]]:
         section: as the table has it; 'learning_rate' is a schedule.
         name: that chooses among the section's classes.
     """
-    place = "schedule" if section == "learning_rate" else section
-    chooser = {_CHOOSERS.get(place, "data_processor"): name}
-    rows = [*rows_of(place, "rename", "pair")]
-    names = names_of(place, chooser)
+    scope = "schedule" if section == "learning_rate" else section
+    chooser = {_CHOOSERS.get(scope, "data_processor"): name}
+    rows = [*rows_of(scope, "rename", "pair")]
+    names = names_of(scope, chooser)
     return {
         key: (row.says, True in row.map)
         for row in rows

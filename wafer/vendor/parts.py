@@ -23,32 +23,32 @@ def tower_and_projector(file: Translation, model: YamlMapping) -> None:
 
 
 def _tower(file: Translation, tower: dict[str, object]) -> None:
-    where = ("model", "image_model")
+    path = ("model", "image_model")
     since = file.release is not None and file.release >= TOWER_SINCE
     for key, (value, default) in table().tower.items():
         given = tower.pop(key, default if since else value)
         if given != value:
             why = f"{given!r}: not computed here: a tower other than CLIP's, which has {value!r}"
-            file.note("refused", (*where, key), why)
+            file.note("refused", (*path, key), why)
     for key in ("image_size", "patch_size"):
         size = tower.get(key)
         if isinstance(size, list) and len(set(map(str, size))) == 1:
             tower[key] = size[0]
         elif isinstance(size, list):
             why = f"{size}: not computed here: images or patches that are not square"
-            file.note("refused", (*where, key), why)
+            file.note("refused", (*path, key), why)
             del tower[key]
 
 
 def _projector(file: Translation, model: YamlMapping) -> None:
     """Read the one projector that is computed: two layers with biases, one activation."""
-    whole, where = model.pop("projector"), ("model", "projector")
+    whole, path = model.pop("projector"), ("model", "projector")
     image, text = model["image_model"], model.get("text_model") or {}
-    own = whole.get("image_model") if isinstance(whole, dict) else None
-    if not isinstance(own, dict) or set(whole) != {"image_model"}:
-        file.note("refused", where, "not computed here: a projector of text, or none of images")
+    projector = whole.get("image_model") if isinstance(whole, dict) else None
+    if not isinstance(projector, dict) or set(whole) != {"image_model"}:
+        file.note("refused", path, "not computed here: a projector of text, or none of images")
         return
-    activations = own.get("layers_activation") or [None, None]
+    activations = projector.get("layers_activation") or [None, None]
     width = text.get("hidden_size")
     expected = {
         "name": "FeedForwardNetwork",
@@ -57,10 +57,10 @@ def _projector(file: Translation, model: YamlMapping) -> None:
         "layers_activation": [activations[0], None],
         "use_bias": True,
     }
-    for key, value in (own | {"use_bias": own.get("use_bias", False)}).items():
+    for key, value in (projector | {"use_bias": projector.get("use_bias", False)}).items():
         if expected.get(key) != value:
             why = f"{value!r}: not computed here: two layers with biases, {key} {expected.get(key)}"
-            file.note("refused", (*where, "image_model", key), why)
+            file.note("refused", (*path, "image_model", key), why)
             return
     if activations[0] is not None:
         model.setdefault("projector_nonlinearity", activations[0])

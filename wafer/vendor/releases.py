@@ -24,33 +24,33 @@ _USUAL = {"image_model": "clip-vit", "text_model": "llama"}  # parts without a n
 
 
 def _places(file: YamlMapping, name: str) -> list[tuple[str, YamlMapping, tuple[str, ...]]]:
-    """List the sections that rows are of: (place in the table, section, names)."""
+    """List the sections that rows are of: (scope in the table, section, names)."""
     places = ("model", "runconfig", "optimizer", "")
-    sections = {place: file.get(place) if place else file for place in places}
+    sections = {scope: file.get(scope) if scope else file for scope in places}
     if name not in MODELS:
         del sections["model"]
     return [
-        (place, own, names_of(place, {"name": name} | own if where == ("model",) else own))
+        (scope, inner, names_of(scope, {"name": name} | inner if path == ("model",) else inner))
         for section, whole in sections.items()
-        for own, place, where in within(whole, section, (section,))
-        if len(where) == 1 or place == "schedule"
+        for inner, scope, path in within(whole, section, (section,))
+        if len(path) == 1 or scope == "schedule"
     ]
 
 
 def _rename_all(file: YamlMapping, name: str, release: Release, *, back: bool) -> None:
     """Rename the keys that have another name since a release."""
-    for place, own, names in _places(file, name):
-        rows = [row for row in rows_of(place, "rename", "pair") if row.is_of(names)]
+    for scope, section, names in _places(file, name):
+        rows = [row for row in rows_of(scope, "rename", "pair") if row.is_of(names)]
         first = {row.says: row for row in reversed(rows)}
         for row in rows:
             if row.since != release or (back and first[row.says] is not row):
                 continue
             if row.action == "pair":
-                _pair(own, row, back=back)
+                _pair(section, row, back=back)
             else:
                 where, _, new = row.says.rpartition(".")
-                there = file.setdefault(where, {}) if where else own
-                _rename(own, there, row, new, back=back)
+                there = file.setdefault(where, {}) if where else section
+                _rename(section, there, row, new, back=back)
 
 
 def _rename(own: YamlMapping, there: YamlMapping, row: KeyRow, new: str, *, back: bool) -> None:
@@ -68,23 +68,23 @@ def _rename(own: YamlMapping, there: YamlMapping, row: KeyRow, new: str, *, back
         target.setdefault(other, value)
 
 
-def _pair(own: YamlMapping, row: KeyRow, *, back: bool) -> None:
-    value = own.get(row.says)
+def _pair(section: YamlMapping, row: KeyRow, *, back: bool) -> None:
+    value = section.get(row.says)
     if back and isinstance(value, list | tuple) and len(value) == len(row.keys):
-        del own[row.says]
-        own |= dict(zip(row.keys, value, strict=True))
-    elif not back and not own.keys().isdisjoint(row.keys):
+        del section[row.says]
+        section |= dict(zip(row.keys, value, strict=True))
+    elif not back and not section.keys().isdisjoint(row.keys):
         both = zip(row.keys, row.values, strict=True)
-        own[row.says] = [own.pop(key, default) for key, default in both]
+        section[row.says] = [section.pop(key, default) for key, default in both]
 
 
 def _drop(file: YamlMapping, name: str, release: Release, dropped: list[str]) -> None:
-    for place, own, names in _places(file, name):
-        for row in rows_of(place, "gone"):
+    for scope, section, names in _places(file, name):
+        for row in rows_of(scope, "gone"):
             if release_of(row.says) == release and row.is_of(names):
-                for key in [key for key in row.keys if key in own]:
-                    dropped.append(f"{place}.{key}".lstrip("."))
-                    del own[key]
+                for key in [key for key in row.keys if key in section]:
+                    dropped.append(f"{scope}.{key}".lstrip("."))
+                    del section[key]
 
 
 # --- what is more than a name --------------------------------------------------------------------
@@ -127,11 +127,11 @@ def _to_22(file: YamlMapping, family: str) -> None:
     run, sparse = file.get("runconfig", {}), file.get("sparsity")
     accumulates = run.pop("use_cs_grad_accum", None)
     for part in ("train_input", "eval_input"):
-        own = file.get(part)
-        if isinstance(own, dict) and accumulates is False:
-            own["micro_batch_size"] = None
-        elif isinstance(own, dict) and accumulates:
-            own.setdefault("micro_batch_size", "auto")
+        section = file.get(part)
+        if isinstance(section, dict) and accumulates is False:
+            section["micro_batch_size"] = None
+        elif isinstance(section, dict) and accumulates:
+            section.setdefault("micro_batch_size", "auto")
     if isinstance(sparse, dict) and is_release_20(sparse):
         changes = Translation({}, None)
         file["sparsity"] = release_20(changes, sparse, ("sparsity",))
@@ -218,8 +218,8 @@ def convert_file(
     for key in ("cerebras", "release"):
         file.pop(key, None)
     if "trainer" in file:
-        file, left, _ = upgrade(file["trainer"])
-        dropped += left
+        file, unread, _ = upgrade(file["trainer"])
+        dropped += unread
     end = target or max(source, _OURS)
     _hop(file, name, source, end, dropped)
     model = file.get("model", {})
@@ -232,8 +232,8 @@ def convert_file(
         file["model"] = {"name": file["model"].pop("model_name", name)} | file["model"]
     file = {section: own for section, own in file.items() if own not in ({}, None)}
     if target and target >= _TRAINER and file.keys() - {"model"}:
-        trainer, left = as_trainer(file)
-        return {"trainer": trainer}, dropped + left
+        trainer, unread = as_trainer(file)
+        return {"trainer": trainer}, dropped + unread
     defaults = {} if target else {"release": "{}.{}".format(*max(source, _OURS))}
     return defaults | file, dropped
 
@@ -244,20 +244,20 @@ def _keep_defaults(file: YamlMapping, name: str, source: Release, target: Releas
     if isinstance(model, dict) and name in MODELS:
         parts = {part: model[part] for part in PARTS if isinstance(model.get(part), dict)}
         model |= _changed({"name": name} | model, ("model",), source, target)
-        for part, own in parts.items():
-            named = {"name": _USUAL.get(part, "bert")} | own
+        for submodel, settings in parts.items():
+            named = {"name": _USUAL.get(submodel, "bert")} | settings
             named["name"] = table().names.get(named["name"], named["name"])
-            model[part] = own | _changed(named, ("model", part), source, target)
+            model[submodel] = settings | _changed(named, ("model", submodel), source, target)
         if "projector" in model and source < TOWER_SINCE <= target:
             tower = {k: value for k, (value, default) in table().tower.items() if value != default}
             model["image_model"] = tower | model.get("image_model", {})
-    for part in ("train_input", "eval_input"):
-        if isinstance(own := file.get(part), dict):
+    for kind in ("train_input", "eval_input"):
+        if isinstance(section := file.get(kind), dict):
             # Ours, where a release has no row: false of every key that has one.
-            then, now = (with_defaults(own, (part,), release) for release in (source, target))
-            keys = (then.keys() | now.keys()) - own.keys()
+            then, now = (with_defaults(section, (kind,), release) for release in (source, target))
+            keys = (then.keys() | now.keys()) - section.keys()
             ours = {key: then.get(key, False) for key in keys}
-            own |= {key: value for key, value in ours.items() if value != now.get(key, False)}
+            section |= {key: value for key, value in ours.items() if value != now.get(key, False)}
 
 
 def _changed(

@@ -129,10 +129,10 @@ def _loss_scaling(file: Translation) -> None:
 def _several_models(file: Translation) -> None:
     """Read LLaVA's tower and projector; hand the precision on to every part."""
     model = file.section("model")
-    parts = [model[name] for name in PARTS if isinstance(model.get(name), dict)]
+    submodels = [model[name] for name in PARTS if isinstance(model.get(name), dict)]
     if "projector" in model and isinstance(model.get("image_model"), dict):
         tower_and_projector(file, model)
-    for part in parts if model.get("mixed_precision") is True else ():
+    for part in submodels if model.get("mixed_precision") is True else ():
         part |= {key: model[key] for key in _HALF if key in model and key not in part}
 
 

@@ -49,8 +49,8 @@ def read(raw: Mapping[str, object], mode: str | None = None) -> Translation:
     if "sparsity" in sections:
         sections["sparsity"] = translate_sparsity(file, sections["sparsity"], ("sparsity",))
     for name, section in sections.items():
-        for own, place, path in within(section, name, (name,)):
-            _set_defaults(file, own, place, path)
+        for inner, scope, path in within(section, name, (name,)):
+            _set_defaults(file, inner, scope, path)
     return file
 
 
@@ -59,15 +59,15 @@ def renamed(config: Mapping[str, object]) -> YamlMapping:
 
     Until the names had this table, records kept ``model`` and ``sparsity`` as the file had them.
     """
-    kept = {name: _copy(config[name]) for name in ("model", "sparsity") if config.get(name)}
-    file = Translation(kept, None)
-    for own, place, where in list(within(kept.get("model"), "model", ("model",))):
-        file.written[where] = frozenset(own)  # a null of the model itself is a default of then
-        _apply(file, own, place, where, _ACTIONS if where[1:] else ("rename", "pair"))
+    sections = {name: _copy(config[name]) for name in ("model", "sparsity") if config.get(name)}
+    file = Translation(sections, None)
+    for inner, scope, path in list(within(sections.get("model"), "model", ("model",))):
+        file.written[path] = frozenset(inner)  # a null of the model itself is a default of then
+        _apply(file, inner, scope, path, _ACTIONS if path[1:] else ("rename", "pair"))
     encoder_decoder(file)
-    if "sparsity" in kept:
-        kept["sparsity"] = translate_sparsity(file, kept["sparsity"], ("sparsity",))
-    return dict(config) | kept
+    if "sparsity" in sections:
+        sections["sparsity"] = translate_sparsity(file, sections["sparsity"], ("sparsity",))
+    return dict(config) | sections
 
 
 def runs_of(raw: object, lines: Lines) -> list[tuple[object, Lines]]:
@@ -121,13 +121,13 @@ def with_defaults(
         path: of the section, or of a part of the model.
         release: of the file.
     """
-    own = _copy(section)
-    file = Translation({path[0]: own}, None)
-    _apply_within(file, own, path)
+    copied = _copy(section)
+    file = Translation({path[0]: copied}, None)
+    _apply_within(file, copied, path)
     file.release = release
-    for inner, place, where in within(own, path[0], path):
-        _set_defaults(file, inner, place, where)
-    return own
+    for inner, scope, inner_path in within(copied, path[0], path):
+        _set_defaults(file, inner, scope, inner_path)
+    return copied
 
 
 def _release_shown(sections: Mapping[str, object]) -> tuple[str, str]:
@@ -143,10 +143,10 @@ def _release_shown(sections: Mapping[str, object]) -> tuple[str, str]:
         ('2.3', dotted key) or ('2.4', '').
     """
     for name, section in sections.items():
-        for own, place, path in within(section, name, (name,)):
-            names = _names(own, place, path)
-            for row in rows_of(place, "drop", "refuse"):
-                keys = [key for key in row.keys if key in own]
+        for inner, scope, path in within(section, name, (name,)):
+            names = _names(inner, scope, path)
+            for row in rows_of(scope, "drop", "refuse"):
+                keys = [key for key in row.keys if key in inner]
                 if keys and row.known.endswith("-2.3") and row.is_of(names):
                     return "2.3", ".".join(map(str, (*path, keys[0])))
     return "2.4", ""
@@ -159,59 +159,59 @@ def _copy(value: object) -> Any:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _parts(section: YamlMapping, place: str) -> list[tuple[YamlMapping, str, Path]]:
-    """List the sections in a section that have rows: (section, its place in the table, keys)."""
-    if place == "model":
+def _parts(section: YamlMapping, scope: str) -> list[tuple[YamlMapping, str, Path]]:
+    """List the sections in a section that have rows: (section, its scope in the table, keys)."""
+    if scope == "model":
         named = {key: "model" if key in PARTS else f"model.{key}" for key in (*PARTS, *_NESTED)}
         return [
             (section[key], inner, (key,))
             for key, inner in named.items()
             if isinstance(section.get(key), dict)
         ]
-    found: list[tuple[YamlMapping, str, Path]] = []
-    for key in ("learning_rate", "weight_decay") if place == "optimizer" else ():
+    nested: list[tuple[YamlMapping, str, Path]] = []
+    for key in ("learning_rate", "weight_decay") if scope == "optimizer" else ():
         value = section.get(key)
         entries = {(key, i): v for i, v in enumerate(value)} if isinstance(value, list) else {}
         for path, entry in (entries or {(key,): value}).items():
             if isinstance(entry, dict) and "scheduler" in entry:
-                found.append((entry, "schedule", path))
-    return found
+                nested.append((entry, "schedule", path))
+    return nested
 
 
-def within(section: object, place: str, path: Path) -> Iterator[tuple[YamlMapping, str, Path]]:
-    """List a section and those in it: (section, its place in the table, path).
+def within(section: object, scope: str, path: Path) -> Iterator[tuple[YamlMapping, str, Path]]:
+    """List a section and those in it: (section, its scope in the table, path).
 
     Args:
         section: of the file; what is no mapping has none.
-        place: of the section in the table.
+        scope: of the section in the table of keys.
         path: of the section.
     """
     if isinstance(section, dict):
-        yield section, place, path
-        for inner, inner_place, keys in _parts(section, place):
-            yield from within(inner, inner_place, (*path, *keys))
+        yield section, scope, path
+        for inner, inner_scope, keys in _parts(section, scope):
+            yield from within(inner, inner_scope, (*path, *keys))
 
 
-def _names(section: Mapping[str, object], place: str, path: Path) -> tuple[str, ...]:
-    return names_of(place, section, PARTS.get(str(path[-1]) if path else "", ""))
+def _names(section: Mapping[str, object], scope: str, path: Path) -> tuple[str, ...]:
+    return names_of(scope, section, PARTS.get(str(path[-1]) if path else "", ""))
 
 
 def _apply_within(file: Translation, section: object, path: Path) -> None:
     """Apply the rows to a section and those in it."""
-    for own, place, where in list(within(section, str(path[0]), path)):
-        file.written[where] = frozenset(own)
-        _apply(file, own, place, where)
+    for inner, scope, inner_path in list(within(section, str(path[0]), path)):
+        file.written[inner_path] = frozenset(inner)
+        _apply(file, inner, scope, inner_path)
 
 
 def _apply(
     file: Translation,
     section: dict[str, object],
-    place: str,
+    scope: str,
     path: Path,
     actions: tuple[Action, ...] = _ACTIONS,
 ) -> None:
-    names = _names(section, place, path)
-    rows = [row for row in rows_of(place, *actions) if row.is_of(names)]
+    names = _names(section, scope, path)
+    rows = [row for row in rows_of(scope, *actions) if row.is_of(names)]
     for key in list(section):
         own = [row for row in rows if key in row.keys and covers(row.releases, file.release)]
         for row in own if key in section else ():
@@ -226,15 +226,15 @@ def _acts(file: Translation, row: KeyRow, section: dict[str, object], key: str, 
     if row.action == "pair":
         _pair(file, row, section, path)
         return True
-    value, own = section[key], (*path, key)
+    value, full_path = section[key], (*path, key)
     if row.beside and row.beside not in file.written.get(path, section):
         return False
     kind = isinstance(value, bool)  # true is not 1
     same = any(value == known and isinstance(known, bool) == kind for known in row.values)
     if same or (row.action == "drop" and not row.values) or (row.action, value) == ("refuse", None):
-        file.note("dropped", own)
+        file.note("dropped", full_path)
     elif row.action == "refuse":
-        file.note("refused", own, f"{value!r}: {row.says}")
+        file.note("refused", full_path, f"{value!r}: {row.says}")
     else:
         return False
     del section[key]
@@ -246,11 +246,11 @@ def _rename(
 ) -> bool:
     if row.says == key and row.since:  # means the opposite since: the release decides
         return False
-    place, _, new = row.says.rpartition(".")
-    target = file.sections.get(place) if place else section
+    scope, _, new = row.says.rpartition(".")
+    target = file.sections.get(scope) if scope else section
     if not isinstance(target, dict):
         return False
-    value, there = section.pop(key), (place, new) if place else (*path, new)
+    value, destination = section.pop(key), (scope, new) if scope else (*path, new)
     if True in row.map:
         if value is None:
             return True
@@ -262,29 +262,29 @@ def _rename(
     if (known := target.setdefault(new, value)) is not value and known != value:
         message = f"is another spelling of {new!r}, which is {known!r}; keep one"
         file.note("refused", (*path, key), message)
-    elif there != (*path, key):
-        file.note("renamed", (*path, key), there)
+    elif destination != (*path, key):
+        file.note("renamed", (*path, key), destination)
     return True
 
 
 def _pair(file: Translation, row: KeyRow, section: dict[str, object], path: Path) -> None:
-    given = [key for key in row.keys if key in section]
+    present = [key for key in row.keys if key in section]
     if row.says in section:
-        file.note("refused", (*path, given[0]), f"is part of {row.says!r}; keep one spelling")
+        file.note("refused", (*path, present[0]), f"is part of {row.says!r}; keep one spelling")
     both = zip(row.keys, row.values, strict=True)
     values = [section.pop(key, default) for key, default in both]
     section.setdefault(row.says, values)
     for i, key in enumerate(row.keys):
-        if key in given:
+        if key in present:
             file.note("renamed", (*path, key), (*path, row.says, i))
 
 
-def _set_defaults(file: Translation, section: dict[str, object], place: str, path: Path) -> None:
+def _set_defaults(file: Translation, section: dict[str, object], scope: str, path: Path) -> None:
     """Set what a section leaves out and ours have otherwise; in place."""
-    names = _names(section, place, path)
-    entry = MODELS.get(names[0]) if place == "model" else None
+    names = _names(section, scope, path)
+    entry = MODELS.get(names[0]) if scope == "model" else None
     written = file.written.get(path, frozenset())
-    for row in rows_of(place, "default"):
+    for row in rows_of(scope, "default"):
         if not row.is_of(names) or not covers(row.releases, file.release):
             continue
         for key in row.keys:

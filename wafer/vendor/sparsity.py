@@ -19,18 +19,18 @@ _GROUPS = {"in_groups": "balance_in_groups", "out_groups": "balance_out_groups"}
 _METHODS = ("random", "topk", "from_zeros")
 
 
-def translate_sparsity(file: Translation, section: object, where: Path) -> object:
+def translate_sparsity(file: Translation, section: object, path: Path) -> object:
     """Return a section of ours.
 
     Args:
         file: lists what cannot be read.
         section: of any release, or a list of them.
-        where: path of the section.
+        path: path of the section.
     """
     if isinstance(section, list):
         groups = []
         for i, group in enumerate(section):
-            own = translate_sparsity(file, group, (*where, i))
+            own = translate_sparsity(file, group, (*path, i))
             groups += own if isinstance(own, list) and isinstance(group, Mapping) else [own]
         return groups
     if not isinstance(section, Mapping):
@@ -39,19 +39,19 @@ def translate_sparsity(file: Translation, section: object, where: Path) -> objec
     if keys.get("sparsity", 0.0) is None and "schedule" not in keys:
         return keys
     if is_release_20(keys):
-        return release_20(file, keys, where)
+        return release_20(file, keys, path)
     if "type" in keys:
         keys["algorithm"] = keys.pop("type")
-        file.note("renamed", (*where, "type"), (*where, "algorithm"))
+        file.note("renamed", (*path, "type"), (*path, "algorithm"))
     old, new = INBAND & keys.keys(), _LATER & keys.keys()
     if old and new and keys.get("algorithm") != "seeded":
         why = (
             f"{sorted(old)} belong to release 1.8, {sorted(new)} to 2.2 and later; keep one "
             "dialect (in 2.2 the run's `seed` is the one of runconfig)"
         )
-        file.note("refused", where, why)
+        file.note("refused", path, why)
         return None
-    return _inband(file, keys, where) if old and not new else keys
+    return _inband(file, keys, path) if old and not new else keys
 
 
 def core_section(section: object) -> object:
@@ -61,10 +61,10 @@ def core_section(section: object) -> object:
         ConfigError: what cannot be read.
     """
     file = Translation({}, None)
-    own = translate_sparsity(file, section, ("sparsity",))
+    translated = translate_sparsity(file, section, ("sparsity",))
     if file.problems:
         raise ConfigError(file.problems)
-    return own
+    return translated
 
 
 def is_release_20(section: Mapping[str, object]) -> bool:
@@ -74,7 +74,7 @@ def is_release_20(section: Mapping[str, object]) -> bool:
     return ("type" in section and old) or "sparsity_schedule" in section
 
 
-def release_20(file: Translation, section: YamlMapping, where: Path) -> object:
+def release_20(file: Translation, section: YamlMapping, path: Path) -> object:
     """Return a section of 2.0 or 2.1 in the words of 2.2.
 
     ``sparsity_schedule: [[step, level], ...]`` becomes a list of levels and the steps they are due
@@ -83,7 +83,7 @@ def release_20(file: Translation, section: YamlMapping, where: Path) -> object:
     Args:
         file: lists what cannot be read.
         section: of 2.0 or 2.1.
-        where: path of the section.
+        path: path of the section.
     """
     out = dict(section)
     kind = out.pop("type", None)
@@ -92,7 +92,7 @@ def release_20(file: Translation, section: YamlMapping, where: Path) -> object:
             f"release 2.0/2.1 sections need static, gmp, set or rigl, got {kind!r}; for the 1.8 "
             "mechanism drop `type` and give `seed`"
         )
-        file.note("refused", (*where, "type"), why)
+        file.note("refused", (*path, "type"), why)
         return None
     out["algorithm"] = kind
     if "schedule" in out:
@@ -103,7 +103,7 @@ def release_20(file: Translation, section: YamlMapping, where: Path) -> object:
             steps, levels = zip(*((int(step), float(level)) for step, level in pairs), strict=True)
         except (TypeError, ValueError):
             why = f"expected [[step, level], ...], got {pairs!r}"
-            file.note("refused", (*where, "sparsity_schedule"), why)
+            file.note("refused", (*path, "sparsity_schedule"), why)
             return None
         out |= {"schedule": list(levels), "update": {"steps": list(steps)}}
     if isinstance(out.get("sparsity"), Mapping | list):
@@ -120,27 +120,27 @@ def release_20(file: Translation, section: YamlMapping, where: Path) -> object:
     return out
 
 
-def _inband(file: Translation, section: YamlMapping, where: Path) -> object:
+def _inband(file: Translation, section: YamlMapping, path: Path) -> object:
     """Return a section of 1.8 or 1.9; a mapping of patterns is a group for each."""
     if section.pop("dump_masks", None):  # checkpoints hold the masks as NaN
-        file.note("dropped", (*where, "dump_masks"))
+        file.note("dropped", (*path, "dump_masks"))
     patterns = section.pop("param_name_patterns", None)
     if not isinstance(patterns, Mapping):
-        return _inband_group(file, section, patterns, where)
+        return _inband_group(file, section, patterns, path)
     return [
-        _inband_group(file, section | (own or {}), p, (*where, "param_name_patterns", p))
+        _inband_group(file, section | (own or {}), p, (*path, "param_name_patterns", p))
         for p, own in patterns.items()
     ]
 
 
 def _inband_group(
-    file: Translation, section: Mapping[str, object], patterns: object, where: Path
+    file: Translation, section: Mapping[str, object], patterns: object, path: Path
 ) -> object:
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if section.get("init_method") not in _METHODS:
         found = repr(section.get("init_method"))
         file.note(
-            "refused", (*where, "init_method"), f"{found}: expected one of {', '.join(_METHODS)}"
+            "refused", (*path, "init_method"), f"{found}: expected one of {', '.join(_METHODS)}"
         )
         return None
     rule = (

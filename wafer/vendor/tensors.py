@@ -43,23 +43,23 @@ def tensor_names(model: Model) -> dict[str, list[str]]:
     scores = any(path.startswith("mlm_") for path in paths)
     names: dict[str, list[str]] = {}
     for path in paths:
-        found = [name.removeprefix("model.") for name in all_names(path, model.alias)[1:]]
+        aliases = [name.removeprefix("model.") for name in all_names(path, model.alias)[1:]]
         if not scores:  # the trunk alone has another prefix
-            found = [re.sub(r"^bert_encoder\.", "bert.", name) for name in found]
+            aliases = [re.sub(r"^bert_encoder\.", "bert.", name) for name in aliases]
         for pattern, other in _TABLE["others"]:
-            found += [re.sub(pattern, other, name) for name in found]
-        names[path] = list(dict.fromkeys([*found, *of_16.get(path, ())]))
+            aliases += [re.sub(pattern, other, name) for name in aliases]
+        names[path] = list(dict.fromkeys([*aliases, *of_16.get(path, ())]))
     return names
 
 
 def second_names(cfg: object, named: Iterable[str]) -> dict[str, str]:
     """Map second names of tensors, where no parameter has them, to today's."""
-    taken = {*named} | (set() if getattr(cfg, "with_lm_head", True) else {"lm_head.weight"})
+    in_use = {*named} | (set() if getattr(cfg, "with_lm_head", True) else {"lm_head.weight"})
     return {
         second: name
         for pattern, other in _TABLE["second"]
         for name in sorted(named)
-        if (match := re.fullmatch(pattern, name)) and (second := match.expand(other)) not in taken
+        if (match := re.fullmatch(pattern, name)) and (second := match.expand(other)) not in in_use
     }
 
 
@@ -77,14 +77,14 @@ def in_order_of_registration(names: Iterable[str]) -> list[str]:
     """
 
     def ranks(name: str) -> list[tuple[int, int]]:
-        parts = name.split(".")
+        words = name.split(".")
         is_encoder = re.search(r"(^|\.)(transformer_encoder|encoder)\.layers\.", name)
         layer = _TABLE["encoder layer" if is_encoder else "decoder layer"]
         out = []
-        for above, part in zip(("", "", *parts), parts, strict=False):  # layers, a number, a part
+        for above, word in zip(("", "", *words), words, strict=False):  # layers, a number, a part
             order = layer if above == "layers" else _TABLE["modules"]
-            rank = order.index(part) if part in order else len(order)
-            out.append((-1, int(part)) if part.isdigit() else (rank, 0))
+            rank = order.index(word) if word in order else len(order)
+            out.append((-1, int(word)) if word.isdigit() else (rank, 0))
         return out
 
     return sorted(names, key=ranks)

@@ -63,9 +63,9 @@ def _mapping(value: object, path: str) -> Mapping[str, object]:
     return read_mapping(value, _keys(path))
 
 
-def _is_part(place: str) -> bool:
-    """Whether keys stand below a place."""
-    return any(known.startswith(f"{place}.") for known in table().places)
+def _is_part(location: str) -> bool:
+    """Whether keys stand below a location."""
+    return any(known.startswith(f"{location}.") for known in table().places)
 
 
 class _Reader:
@@ -79,14 +79,14 @@ class _Reader:
     def put(self, place: tuple[str, str], value: object, path: Path) -> None:
         """Set a key; the file may say it in two places where both agree."""
         section, key = place
-        own = self.sections.setdefault(section, {})
+        keys = self.sections.setdefault(section, {})
         if key == "log_summaries":  # any of its places switches it on
-            value = value or own.get(key, False)
-        elif key in own and own[key] != value:
+            value = value or keys.get(key, False)
+        elif key in keys and keys[key] != value:
             first = self.origins.get((section, key)) or (*self.origins[(section,)], key)
-            message = f"{value!r}, but {'.'.join(map(str, first))} is {own[key]!r}; keep one"
+            message = f"{value!r}, but {'.'.join(map(str, first))} is {keys[key]!r}; keep one"
             raise ConfigError([Problem(path, message)])
-        own[key] = value
+        keys[key] = value
         self.origins[section, key] = path
 
     def fill(self, section: str, value: Any, path: str) -> None:
@@ -100,30 +100,30 @@ class _Reader:
 
     def init(self, init: Mapping[str, object], path: str) -> None:
         """Read ``trainer.init``: what fills a section comes before what adds keys to it."""
-        given = {key: value for key, value in init.items() if value is not None}
-        if "model" in given:
-            model = dict(_mapping(given.pop("model"), f"{path}.model"))
+        settings = {key: value for key, value in init.items() if value is not None}
+        if "model" in settings:
+            model = dict(_mapping(settings.pop("model"), f"{path}.model"))
             self.fill("model", model, f"{path}.model")
-        if "optimizer" in given:
-            self._optimizer(given.pop("optimizer"), f"{path}.optimizer")
-        for key, value in given.items():
-            where = f"{path}.{key}"
+        if "optimizer" in settings:
+            self._optimizer(settings.pop("optimizer"), f"{path}.optimizer")
+        for key, value in settings.items():
+            key_path = f"{path}.{key}"
             if key in ("callbacks", "loggers"):
-                self._callbacks(value, where)
+                self._callbacks(value, key_path)
             elif key == "schedulers":
-                self._schedulers(value, where)
+                self._schedulers(value, key_path)
             elif key == "sparsity":
-                self.fill("sparsity", value, where)
+                self.fill("sparsity", value, key_path)
             else:
-                self._key(key, value, _keys(where))
+                self._key(key, value, _keys(key_path))
 
-    def _key(self, place: str, value: object, path: Path) -> None:
+    def _key(self, location: str, value: object, path: Path) -> None:
         """Put a value where the table says, or the values below it."""
-        if place in table().places:
-            self.put(table().places[place], value, path)
-        elif _is_part(place):
+        if location in table().places:
+            self.put(table().places[location], value, path)
+        elif _is_part(location):
             for key, inner in read_mapping(value, path).items():
-                self._key(f"{place}.{key}", inner, (*path, key))
+                self._key(f"{location}.{key}", inner, (*path, key))
         else:
             self.left.append(".".join(map(str, path)))
 
@@ -145,30 +145,30 @@ class _Reader:
     def _callbacks(self, value: object, path: str) -> None:
         for i, entry in enumerate(as_list(value)):
             name, arguments = read_class(entry, (*_keys(path), i))
-            where, place = (*_keys(path), i, name), f"callbacks.{name}"
+            keys, location = (*_keys(path), i, name), f"callbacks.{name}"
             if name in table().arguments and not arguments:
                 missing = f"missing argument {table().arguments[name]!r}"
-                raise ConfigError([Problem(where, f"{missing}; add it or drop the callback")])
-            if f"{place}.*" in table().places:
-                given = self._without_ignored(arguments or {}, name, where)
-                self.put(table().places[f"{place}.*"], given, where)
+                raise ConfigError([Problem(keys, f"{missing}; add it or drop the callback")])
+            if f"{location}.*" in table().places:
+                given = self._without_ignored(arguments or {}, name, keys)
+                self.put(table().places[f"{location}.*"], given, keys)
                 continue
-            if place in table().places:
-                self.put(table().places[place], arguments is not None, where)
-            elif name not in table().always and not _is_part(place):
-                self.left.append(".".join(map(str, where)))
+            if location in table().places:
+                self.put(table().places[location], arguments is not None, keys)
+            elif name not in table().always and not _is_part(location):
+                self.left.append(".".join(map(str, keys)))
                 continue
             for key, own in (arguments or {}).items():
-                self._key(f"{place}.{key}", own, (*where, key))
+                self._key(f"{location}.{key}", own, (*keys, key))
 
     def _without_ignored(
-        self, arguments: Mapping[str, Any], part: str, path: Path
+        self, arguments: Mapping[str, Any], location: str, path: Path
     ) -> dict[str, object]:
         """Take away what has no meaning here, and list it."""
-        ignored = table().ignored.get(part, ())
+        ignored = table().ignored.get(location, ())
         self.left += [".".join(map(str, (*path, key))) for key in arguments if key in ignored]
         return {
-            key: self._without_ignored(value, f"{part}.{key}", (*path, key))
+            key: self._without_ignored(value, f"{location}.{key}", (*path, key))
             if isinstance(value, Mapping)
             else value
             for key, value in arguments.items()
@@ -179,11 +179,11 @@ class _Reader:
         """Read data and mode: fit trains, and evaluates where it has validation data."""
         methods = [method for method in _METHODS if method in whole]
         asked = (mode or "").removesuffix("_and_eval")
-        own = next((m for m in methods if _METHODS[m] == asked), next(iter(methods), None))
+        primary = next((m for m in methods if _METHODS[m] == asked), next(iter(methods), None))
         flags = {name: self.sections.pop(name, {}) for name in _INPUTS}
-        for method in sorted(methods, key=lambda method: method == own):  # its data win
+        for method in sorted(methods, key=lambda method: method == primary):  # its data win
             path = f"trainer.{method}"
-            self._method(_mapping(whole[method], path), path, method, is_own=method == own)
+            self._method(_mapping(whole[method], path), path, method, is_own=method == primary)
         for section, keys in flags.items():
             for key, value in keys.items():
                 origin = self.origins.pop((section, key))
@@ -193,23 +193,23 @@ class _Reader:
                 )
                 self.put((section, key), {"explore": {"max": value}} if bounds else value, origin)
 
-    def _method(self, part: Mapping[str, object], path: str, method: str, *, is_own: bool) -> None:
+    def _method(self, args: Mapping[str, object], path: str, method: str, *, is_own: bool) -> None:
         self.rest(
-            part, path, ("train_dataloader", "val_dataloader", "val_dataloaders", "ckpt_path")
+            args, path, ("train_dataloader", "val_dataloader", "val_dataloaders", "ckpt_path")
         )
-        if "train_dataloader" in part:
-            where = f"{path}.train_dataloader"
-            self.fill("train_input", dict(_mapping(part["train_dataloader"], where)), where)
-        name = "val_dataloader" if "val_dataloader" in part else "val_dataloaders"
-        if loaders := as_list(part.get(name)):
-            where = f"{path}.{name}" + ".0" * isinstance(part[name], list | tuple)
-            self.fill("eval_input", dict(_mapping(loaders[0], where)), where)
+        if "train_dataloader" in args:
+            source = f"{path}.train_dataloader"
+            self.fill("train_input", dict(_mapping(args["train_dataloader"], source)), source)
+        name = "val_dataloader" if "val_dataloader" in args else "val_dataloaders"
+        if loaders := as_list(args.get(name)):
+            source = f"{path}.{name}" + ".0" * isinstance(args[name], list | tuple)
+            self.fill("eval_input", dict(_mapping(loaders[0], source)), source)
             self.left += [f"{path}.val_dataloader.{i}" for i in range(1, len(loaders))]
         if not is_own:
             return
-        if part.get("ckpt_path") is not None:
+        if args.get("ckpt_path") is not None:
             place = ("runconfig", "checkpoint_path")
-            self.put(place, part["ckpt_path"], _keys(f"{path}.ckpt_path"))
+            self.put(place, args["ckpt_path"], _keys(f"{path}.ckpt_path"))
         both = method == "fit" and loaders
         run = self.sections.setdefault("runconfig", {})
         run["mode"] = "train_and_eval" if both else _METHODS[method]
@@ -290,35 +290,35 @@ def as_trainer(sections: YamlMapping) -> tuple[YamlMapping, list[str]]:
     """
     init: YamlMapping = {}
     names = ("runconfig", "model", "optimizer", *_INPUTS)
-    given = {name: dict(sections.get(name) or {}) for name in names}
-    run = given["runconfig"]
+    contents = {name: dict(sections.get(name) or {}) for name in names}
+    run = contents["runconfig"]
     mode, path = run.pop("mode", None), run.pop("checkpoint_path", None)  # verbs since 2.3
-    for section, own in given.items():
+    for section, own in contents.items():
         for key in [key for key in own if (section, key) in _written()]:
             _put(init, _written()[section, key], own.pop(key))
     if "precision" in init:  # its defaults are others since 2.3
         init["precision"] = {"enabled": False, "fp16_type": "float16"} | init["precision"]
-    if given["model"]:
-        init["model"] = given["model"]
-    if given["optimizer"]:
-        init |= write_optimizer(given["optimizer"])
+    if contents["model"]:
+        init["model"] = contents["model"]
+    if contents["optimizer"]:
+        init |= write_optimizer(contents["optimizer"])
     if sections.get("sparsity") is not None:
         init["sparsity"] = sections["sparsity"]
     left = [f"runconfig.{key}" for key in run]
     left += [name for name in sections if name not in (*names, "sparsity")]
-    return {"init": init} | _write_methods(given, mode, path), left
+    return {"init": init} | _write_methods(contents, mode, path), left
 
 
-def _put(init: YamlMapping, place: str, value: object) -> None:
+def _put(init: YamlMapping, location: str, value: object) -> None:
     """Write a value at its place; a callback that is switched off is left out."""
-    first, _, rest = place.partition(".")
+    first, _, remainder = location.partition(".")
     if first != "callbacks":
-        *parents, last = place.split(".")
+        *parents, last = location.split(".")
         for parent in parents:
             init = init.setdefault(parent, {})
         init[last] = value
         return
-    name, _, argument = rest.partition(".")
+    name, _, argument = remainder.partition(".")
     entries = init.setdefault("loggers" if name.endswith("Logger") else first, [])
     if argument == "*":
         value, argument = value or None, ""
@@ -328,10 +328,10 @@ def _put(init: YamlMapping, place: str, value: object) -> None:
         entries.append({name: value if isinstance(value, Mapping) else {}})
 
 
-def _write_methods(given: Mapping[str, object], mode: object, path: object) -> YamlMapping:
+def _write_methods(contents: Mapping[str, object], mode: object, path: object) -> YamlMapping:
     """Write ``fit`` and ``validate``, each with the data it reads."""
     start = {} if path is None else {"ckpt_path": path}
-    train, evaluation = (given[name] for name in _INPUTS)
+    train, evaluation = (contents[name] for name in _INPUTS)
     methods: dict[str, Any] = {}
     if train:
         methods["fit"] = {"train_dataloader": train, **start}

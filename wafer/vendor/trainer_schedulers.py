@@ -91,75 +91,75 @@ def read_schedulers(
 
 def _read(value: object, path: Path) -> _Read:
     name, arguments = read_class(value, path)
-    path, given = (*path, name), dict(arguments or {})
+    path, args = (*path, name), dict(arguments or {})
     # ChainedScheduler is ChainedLR.
     kind, key = name.lower().removesuffix("scheduler"), "learning_rate"
     if kind[-2:] in _KEYS:
         kind, key = kind[:-2], _KEYS[kind[-2:]]
-    tags = _read_tags(given.get("param_group_tags"), (*path, "param_group_tags"))
+    tags = _read_tags(args.get("param_group_tags"), (*path, "param_group_tags"))
     if kind not in _HOLDERS:
-        for unknown in given.keys() & set(_OURS):
+        for unknown in args.keys() & set(_OURS):
             raise _wrong((*path, unknown), f"unknown key; the class is {name}")
-        given.pop("param_group_tags", None)
-        return _Read(path, key, tags, [({"scheduler": name, **given}, path)])
-    for unknown in given.keys() - set(_HOLDERS[kind]):
+        args.pop("param_group_tags", None)
+        return _Read(path, key, tags, [({"scheduler": name, **args}, path)])
+    for unknown in args.keys() - set(_HOLDERS[kind]):
         hint, takes = did_you_mean(unknown, _HOLDERS[kind]), ", ".join(_HOLDERS[kind])
         raise _wrong((*path, unknown), f"unknown key{hint}; {name} takes {takes}")
-    if given.get("last_epoch") not in (None, -1):
-        message = f"{given['last_epoch']!r}: a schedule begins at step 0 or where its checkpoint is"
+    if args.get("last_epoch") not in (None, -1):
+        message = f"{args['last_epoch']!r}: a schedule begins at step 0 or where its checkpoint is"
         raise _wrong((*path, "last_epoch"), f"{message}; drop the key")
-    inner = _inner(kind, given, path)
+    inner = _inner(kind, args, path)
     if kind == "scaleperparam":
-        (part,) = inner
-        combined = part.combined
+        (read,) = inner
+        combined = read.combined
     else:
         combined = kind
-    for part in inner:
-        _check_nested(part, name, _Read(path, key, tags, [], combined))
+    for read in inner:
+        _check_nested(read, name, _Read(path, key, tags, [], combined))
     if kind == "sequential":
-        _check_milestones(given.get("milestones"), inner, (*path, "milestones"))
-    entries = [entry for part in inner for entry in part.entries]
+        _check_milestones(args.get("milestones"), inner, (*path, "milestones"))
+    entries = [entry for read in inner for entry in read.entries]
     return _Read(path, key, tags, entries, combined, kind == "scaleperparam")
 
 
-def _inner(kind: str, given: Mapping[str, object], path: Path) -> list[_Read]:
+def _inner(kind: str, args: Mapping[str, object], path: Path) -> list[_Read]:
     """Read the schedulers that a class holds."""
     if kind == "scaleperparam":
-        return [_read(given.get("scheduler"), (*path, "scheduler"))]
-    entries = as_list(given.get("schedulers"))
+        return [_read(args.get("scheduler"), (*path, "scheduler"))]
+    entries = as_list(args.get("schedulers"))
     if not entries:
         raise _wrong((*path, "schedulers"), "no scheduler; expected a list of them")
     return [_read(entry, (*path, "schedulers", i)) for i, entry in enumerate(entries)]
 
 
-def _check_nested(part: _Read, name: str, outer: _Read) -> None:
-    inner = part.path[-1]
-    if outer.key == part.key == "weight_decay" and name.lower().startswith("scale"):
+def _check_nested(read: _Read, name: str, outer: _Read) -> None:
+    inner = read.path[-1]
+    if outer.key == read.key == "weight_decay" and name.lower().startswith("scale"):
         message = (
             f"{name}: adjust_learning_rate does not scale the weight decay here; write {inner}"
         )
         raise _wrong(outer.path, message)
-    if part.key != outer.key:
-        raise _wrong(part.path, f"{inner} in {name}; expected a scheduler of the {outer.key}")
-    if part.tags is not None and part.tags != outer.tags:
-        where = (*part.path, "param_group_tags")
+    if read.key != outer.key:
+        raise _wrong(read.path, f"{inner} in {name}; expected a scheduler of the {outer.key}")
+    if read.tags is not None and read.tags != outer.tags:
+        where = (*read.path, "param_group_tags")
         raise _wrong(where, f"tags in {name}; write them at {name}, for all that it holds")
-    if part.scaled:
-        raise _wrong(part.path, f"{inner} in {name}; put {name} into {inner} instead")
-    if len(part.entries) > 1 and part.combined != outer.combined:
-        raise _wrong(part.path, f"{inner} in {name} is not supported; write either alone")
+    if read.scaled:
+        raise _wrong(read.path, f"{inner} in {name}; put {name} into {inner} instead")
+    if len(read.entries) > 1 and read.combined != outer.combined:
+        raise _wrong(read.path, f"{inner} in {name} is not supported; write either alone")
 
 
-def _check_milestones(given: object, inner: Sequence[_Read], path: Path) -> None:
+def _check_milestones(steps: object, inner: Sequence[_Read], path: Path) -> None:
     """Compare milestones with the ends of the schedulers, which decide here."""
-    if given is None:
+    if steps is None:
         return
     lengths = [[_length(entry) for entry, _ in part.entries] for part in inner[:-1]]
     if any(None in own for own in lengths):
         return  # refused when the section is read, with the missing total_iters
     ends = list(itertools.accumulate(sum(n for n in own if n) for own in lengths))
-    if not isinstance(given, list | tuple) or list(given) != ends:
-        raise _wrong(path, f"{given}: total_iters of the schedulers end at {ends}; drop the key")
+    if not isinstance(steps, list | tuple) or list(steps) != ends:
+        raise _wrong(path, f"{steps}: total_iters of the schedulers end at {ends}; drop the key")
 
 
 def _length(entry: Mapping[str, object]) -> int | None:
@@ -180,31 +180,31 @@ def _read_tags(value: Any, path: Path) -> _Tags | None:
     return tags
 
 
-def _joined(key: str, parts: list[_Read], optimizer: YamlMapping) -> list[tuple[YamlMapping, Path]]:
+def _joined(key: str, reads: list[_Read], optimizer: YamlMapping) -> list[tuple[YamlMapping, Path]]:
     """Write the schedulers of a key as one list."""
-    _check_apart(parts)
-    scaled = [part for part in parts if part.scaled]
-    if optimizer.get("adjust_learning_rate") and scaled and len(scaled) < len(parts):
-        bare = next(part for part in parts if not part.scaled)
+    _check_apart(reads)
+    scaled = [read for read in reads if read.scaled]
+    if optimizer.get("adjust_learning_rate") and scaled and len(scaled) < len(reads):
+        bare = next(read for read in reads if not read.scaled)
         message = "not in ScalePerParamLR; adjust_learning_rate acts on all or none: wrap it, too"
         raise _wrong(bare.path, message)
     known = {tag.get("tag") for tag in optimizer.get("params") or () if isinstance(tag, Mapping)}
-    idle = known - {tag for part in parts for tag in part.tags or ()}
+    idle = known - {tag for read in reads for tag in read.tags or ()}
     out: list[tuple[YamlMapping, Path]] = []
     base = optimizer.get(key, 0.0 if key == "weight_decay" else None)
-    untagged = any(part.tags is None or None in part.tags for part in parts)
+    untagged = any(read.tags is None or None in read.tags for read in reads)
     if not untagged and base is not None and not isinstance(base, Mapping | list):
-        out.append(({"scheduler": "Constant", "learning_rate": base}, parts[0].path))
-    for part in parts:
-        if part.tags is not None and None in part.tags and idle:
+        out.append(({"scheduler": "Constant", "learning_rate": base}, reads[0].path))
+    for read in reads:
+        if read.tags is not None and None in read.tags and idle:
             missing = ", ".join(sorted(map(repr, idle)))
             message = f"null is for parameters without a tag, and none is for {missing}; add it"
-            raise _wrong((*part.path, "param_group_tags"), message)
-        for entry, _ in part.entries[:1]:
-            if part.combined == "chained" and len(part.entries) > 1:
+            raise _wrong((*read.path, "param_group_tags"), message)
+        for entry, _ in read.entries[:1]:
+            if read.combined == "chained" and len(read.entries) > 1:
                 entry["main_scheduler"] = "chained"
-        for entry, path in part.entries:
-            named = part.tags or (None,)
+        for entry, path in read.entries:
+            named = read.tags or (None,)
             tags = {} if None in named else {"param_group_tags": list(named)}
             out.append((entry | tags, path))
     return out
@@ -212,29 +212,29 @@ def _joined(key: str, parts: list[_Read], optimizer: YamlMapping) -> list[tuple[
 
 def _check_apart(parts: Sequence[_Read]) -> None:
     """Refuse schedulers of a key that act on the same parameters."""
-    for one, two in itertools.combinations(parts, 2):
-        shared = [tag for tag in one.tags or (None,) if tag in (two.tags or (None,))]
+    for first, second in itertools.combinations(parts, 2):
+        shared = [tag for tag in first.tags or (None,) if tag in (second.tags or (None,))]
         if shared:
             both = f"the tag {shared[0]!r}" if shared[0] else "the same parameters"
             message = (
-                f"acts on {both}, as {one.path[-1]} before it; put them into one SequentialLR or "
+                f"acts on {both}, as {first.path[-1]} before it; put them into one SequentialLR or "
                 "ChainedScheduler, or give each its own param_group_tags"
             )
-            raise _wrong(two.path, message)
+            raise _wrong(second.path, message)
 
 
 def write_optimizer(section: YamlMapping) -> YamlMapping:
     """Write an optimizer section as ``optimizer`` and ``schedulers`` of ``trainer.init``."""
-    given = dict(section)
-    known = [tag["tag"] for tag in given.get("params") or ()]
+    values = dict(section)
+    known = [tag["tag"] for tag in values.get("params") or ()]
     schedulers = []
     for key, end in (("learning_rate", "LR"), ("weight_decay", "WD")):
-        value = given.get(key)
+        value = values.get(key)
         if value is None or (key == "weight_decay" and not isinstance(value, Mapping | list)):
             continue
-        scaled = key == "learning_rate" and bool(given.get("adjust_learning_rate"))
-        schedulers += _written(given.pop(key), end, known, scaled=scaled)
-    optimizer = {given.pop("optimizer_type", "AdamW"): given}
+        scaled = key == "learning_rate" and bool(values.get("adjust_learning_rate"))
+        schedulers += _written(values.pop(key), end, known, scaled=scaled)
+    optimizer = {values.pop("optimizer_type", "AdamW"): values}
     return {"optimizer": optimizer} | ({"schedulers": schedulers} if schedulers else {})
 
 
@@ -266,13 +266,13 @@ def _write_class(entry: Mapping[str, object], end: str) -> YamlMapping:
     name = str(entry["scheduler"])
     cls = schedule_class(name)
     ours = {*_OURS, "param_group_tags"}
-    given = {key: value for key, value in entry.items() if key not in ours}
+    arguments = {key: value for key, value in entry.items() if key not in ours}
     if cls is None:  # refused when the file is read
-        return {name: given}
+        return {name: arguments}
     if end == "WD":  # whose classes have the names of their base, such as initial_val
         names = names_of("schedule", entry)
         rows = [r for r in rows_of("schedule", "rename") if not r.since and r.is_of(names)]
         older = {row.says: row.keys[0] for row in rows}
-        given = {older.get(key, key): value for key, value in given.items()}
+        arguments = {older.get(key, key): value for key, value in arguments.items()}
     bare = (cls.__name__, end) == ("CosineAnnealingWarmRestarts", "LR")
-    return {cls.__name__ + ("" if bare else end): given}
+    return {cls.__name__ + ("" if bare else end): arguments}

@@ -78,11 +78,11 @@ class Translation:
             flags: keys of runconfig that are not the file's.
         """
         renamed = {c.says: c.path for c in self.changes if c.action == "renamed"}
-        given = {("runconfig", key) for key in flags}
+        flag_paths = {("runconfig", key) for key in flags}
         for origins in (renamed, self.trainer):
             for length in range(len(problem.path), 0, -1):
                 older = origins.get(problem.path[:length])
-                if older is not None and problem.path[:length] not in given:
+                if older is not None and problem.path[:length] not in flag_paths:
                     problem = problem._replace(path=(*older, *problem.path[length:]))
                     break
         return _explained(problem)

@@ -132,20 +132,20 @@ def with_decoding(
 
 def _longest(busy: Sequence[int], regions: Sequence[Region], graph: Graph) -> tuple[int, list[int]]:
     """Cycles until the last kernel is through, and the kernels on the way that takes longest."""
-    done, before = list(busy), [-1] * len(busy)
+    finish, before = list(busy), [-1] * len(busy)
     for source, target, _ in sorted(graph.edges, key=lambda edge: edge[1]):
         a, b = regions[source], regions[target]
         across = abs(2 * a.x + a.width - 2 * b.x - b.width)  # between the middles, in half PEs
         down = abs(2 * a.y + a.height - 2 * b.y - b.height)
-        arrived = done[source] + (across + down) // 2  # a router takes a cycle
-        if arrived + busy[target] > done[target]:
-            done[target], before[target] = arrived + busy[target], source
-    at = max(range(len(done)), key=done.__getitem__)
-    latency, way = done[at], []
-    while at >= 0:
-        way.append(at)
-        at = before[at]
-    return latency, way[::-1]
+        arrived = finish[source] + (across + down) // 2  # a router takes a cycle
+        if arrived + busy[target] > finish[target]:
+            finish[target], before[target] = arrived + busy[target], source
+    kernel = max(range(len(finish)), key=finish.__getitem__)
+    latency, path = finish[kernel], []
+    while kernel >= 0:
+        path.append(kernel)
+        kernel = before[kernel]
+    return latency, path[::-1]
 
 
 def fastest_mesh(cfg: object, inference: Inference, spec: WaferSpec) -> Mesh | None:

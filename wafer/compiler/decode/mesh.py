@@ -152,17 +152,17 @@ def mesh_parts(cfg: object, grid: tuple[int, int], positions: int) -> MeshParts 
     rotary = cfg.position_embedding_type == "rotary"
     team = max(1, width // cfg.num_heads)
     heads = -(-cfg.num_heads // width) if team == 1 else 1
-    part = -(-cfg.head_dim // team)
-    part += part % 2 if rotary else 0
-    parts = MeshParts(
+    head_slice = -(-cfg.head_dim // team)
+    head_slice += head_slice % 2 if rotary else 0
+    mesh = MeshParts(
         width=width,
         height=height,
         layers=cfg.num_hidden_layers,
         positions=positions,
         features=_fours(-(-cfg.hidden_size // height)),
-        here=_fours(heads * part),
+        here=_fours(heads * head_slice),
         heads=heads,
-        part=part,
+        part=head_slice,
         team=team,
         filter=_fours(-(-cfg.filter_size // width)),
         vocab=_fours(-(-cfg.vocab_size // width)),
@@ -175,8 +175,8 @@ def mesh_parts(cfg: object, grid: tuple[int, int], positions: int) -> MeshParts 
         hidden=cfg.hidden_size,
         epsilon=int(np.float32(cfg.layer_norm_epsilon).view(np.uint32)),
     )
-    counted = max(parts.vocab * width, parts.weight_words) <= _LARGEST
-    return parts if counted and parts.bytes <= WSE2.sram_bytes - _PROGRAM_BYTES else None
+    counted = max(mesh.vocab * width, mesh.weight_words) <= _LARGEST
+    return mesh if counted and mesh.bytes <= WSE2.sram_bytes - _PROGRAM_BYTES else None
 
 
 def line_cycles(pes: Array | int, words: Array | int) -> Array:
@@ -223,19 +223,19 @@ def gemv_cycles(k: Array, n: Array, grid: tuple[Array, Array], simd: int) -> Arr
 
 
 def attention_cycles(
-    kernel: Kernel, own: Array, held: Array, columns: Array, spec: WaferSpec
+    kernel: Kernel, pe_heads: Array, held: Array, columns: Array, spec: WaferSpec
 ) -> Array:
     """Cycles of a token's attention to those that a PE holds.
 
     Args:
         kernel: products [queries, head] x [head, tokens] in groups that share keys.
-        own: [choices] groups of a PE.
+        pe_heads: [choices] groups of a PE.
         held: [choices] tokens of a PE.
         columns: [choices] PEs that share the tokens of a head.
         spec: the machine.
     """
     product = kernel.products[0]
-    queries, size = own * product.T, product.K
+    queries, size = pe_heads * product.T, product.K
     each = _head_cycles(size, held, spec.simd_16bit if kernel.bits == 16 else 1)
     greatest = line_cycles(columns, queries)
     return queries * each + greatest + line_cycles(columns, queries * (size + 1))
@@ -251,14 +251,14 @@ def norm_cycles(lanes: Array, columns: Array) -> Array:
     return lanes + line_cycles(columns, 2) + _ROOT_CYCLES
 
 
-def token_cycles(parts: MeshParts, position: int) -> int:
+def token_cycles(mesh: MeshParts, position: int) -> int:
     """Return the cycles of reading one token and choosing the next, on the PE with most to do.
 
     Args:
-        parts: how the decoder is divided.
+        mesh: how the decoder is divided.
         position: tokens read before.
     """
-    p, up = parts, parts.filter * parts.gates
+    p, up = mesh, mesh.filter * mesh.gates
     held = position // p.height + 1  # tokens whose keys the first PE of a column has
     layer = _LAYER_CYCLES + p.features * _FEATURE_CYCLES
     sizes = (p.features, 3 * p.here), (p.here, p.features), (p.features, up), (p.filter, p.features)

@@ -13,15 +13,15 @@ def sequence_lengths(data: Dataset, most: int | None = None) -> np.ndarray:
         data: the dataset.
         most: examples looked at, spread evenly over all; None for every one.
     """
-    parts: list[np.ndarray] = []
+    lengths_per_example: list[np.ndarray] = []
     size = len(data.source)
     for index in np.linspace(0, size - 1, min(size, most or size)).astype(int).tolist():
         example = data.example(index)
         mask = example["attention_mask"]
         if "position_ids" in example:
             starts = (example["position_ids"] == 0) & (mask != 0)
-            parts.append(example["attention_span"][starts] + 1)
+            lengths_per_example.append(example["attention_span"][starts] + 1)
         else:
-            parts.append(np.atleast_1d(row_lengths(mask)))
-    lengths = np.concatenate(parts)
+            lengths_per_example.append(np.atleast_1d(row_lengths(mask)))
+    lengths = np.concatenate(lengths_per_example)
     return lengths[lengths > 0]

@@ -169,12 +169,12 @@ def corrupt_spans(
     hidden_lengths = _pieces(hidden, spans, rng)
     source: list[np.ndarray] = []
     target: list[np.ndarray] = []
-    at = 0
-    for k, (seen, gone) in enumerate(zip(visible_lengths, hidden_lengths, strict=True)):
+    offset = 0
+    for k, (visible, gone) in enumerate(zip(visible_lengths, hidden_lengths, strict=True)):
         sentinel = np.array([vocab_size - 1 - k], np.int32)
-        source += [tokens[at : at + seen], sentinel]
-        target += [sentinel, tokens[at + seen : at + seen + gone]]
-        at += seen + gone
+        source += [tokens[offset : offset + visible], sentinel]
+        target += [sentinel, tokens[offset + visible : offset + visible + gone]]
+        offset += visible + gone
     return Pair(np.concatenate(source).astype(np.int32), np.concatenate(target).astype(np.int32))
 
 

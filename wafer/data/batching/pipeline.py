@@ -44,10 +44,10 @@ def _mixed(source: Source, shuffle: bool, seed: int, epochs: int | None) -> grai
     if not isinstance(source, Mixture):
         data = _ordered(source, shuffle, seed)
         return data if epochs == 1 else data.repeat(epochs)
-    parts = [_ordered(part, shuffle, seed + i) for i, part in enumerate(source.parts)]
+    datasets = [_ordered(part, shuffle, seed + i) for i, part in enumerate(source.parts)]
     if epochs == 1:
-        return grain.MapDataset.mix(parts, source.weights)
-    mixed = grain.MapDataset.mix([part.repeat() for part in parts], source.weights)
+        return grain.MapDataset.mix(datasets, source.weights)
+    mixed = grain.MapDataset.mix([dataset.repeat() for dataset in datasets], source.weights)
     return mixed if epochs is None else mixed[: epochs * len(source)]
 
 
@@ -58,12 +58,12 @@ def _scaled(state: Any, fn: Callable[[int], int]) -> Any:
     return {k: fn(v) if k == "next_index" else _scaled(v, fn) for k, v in state.items()}
 
 
-def require_place(state: object, own: object) -> None:
+def require_place(state: object, expected: object) -> None:
     """Refuse a place in the data that a loader like this one did not give.
 
     Args:
         state: the checkpoint's.
-        own: that of the loader.
+        expected: that of the loader.
 
     Raises:
         DataError: other keys, or what is no count.
@@ -75,10 +75,10 @@ def require_place(state: object, own: object) -> None:
             return same and all(fits(value[key], like[key]) for key in like)
         return type(value) is type(like) and (type(like) is not int or 0 <= value < _MOST)
 
-    if not fits(state, own):
+    if not fits(state, expected):
         raise DataError(
             f"the checkpoint's place in its data is {str(state)[:80]}, not one of this loader, "
-            f"such as {own}; begin the data anew with "
+            f"such as {expected}; begin the data anew with "
             "load_checkpoint_states: model,optimizer,sparsity,global_step"
         )
 

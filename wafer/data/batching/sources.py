@@ -43,10 +43,10 @@ class Mixture:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """An example, the share of each part laid end to end: for statistics over all."""
         total, size = sum(self.weights), len(self)
-        for part, weight in zip(self.parts, self.weights, strict=True):
+        for source, weight in zip(self.parts, self.weights, strict=True):
             share = math.ceil(size * weight / total)
             if index < share:
-                return part[index]
+                return source[index]
             index -= share
         raise IndexError(index)
 

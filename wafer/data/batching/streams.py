@@ -35,11 +35,11 @@ class BatchStream:
         *,
         task: tuple[int, int],
         rows: int,
-        parts: int,
+        per_step: int,
         num_epochs: int | None,
         drop_last: bool,
     ) -> None:
-        self._open, self._task, self._rows, self._parts = open_pass, task, rows, parts
+        self._open, self._task, self._rows, self._per_step = open_pass, task, rows, per_step
         self._num_epochs, self._drop_last = num_epochs, drop_last
         self._epoch = self._read = 0
         self._batches: Iterator[Rows] | None = None
@@ -49,16 +49,16 @@ class BatchStream:
 
     def __next__(self) -> Rows:
         """The next batch, its missing rows (at the very end) empty."""
-        parts: list[Rows] = []
-        while len(parts) < self._parts:
-            part = self._part()
-            if part is None:
+        batches: list[Rows] = []
+        while len(batches) < self._per_step:
+            loaded = self._part()
+            if loaded is None:
                 break
-            parts.append(part)
-        if not parts or (len(parts) < self._parts and self._drop_last):
+            batches.append(loaded)
+        if not batches or (len(batches) < self._per_step and self._drop_last):
             raise StopIteration
-        batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        missing = self._rows * self._parts - len(next(iter(batch.values())))
+        batch = {name: np.concatenate([piece[name] for piece in batches]) for name in batches[0]}
+        missing = self._rows * self._per_step - len(next(iter(batch.values())))
         return {
             name: np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1))
             for name, value in batch.items()
@@ -143,7 +143,7 @@ class Streamed(Dataset):
             self.open_pass,
             task=task,
             rows=self.batch_size // task[1],
-            parts=batch_size // self.batch_size,
+            per_step=batch_size // self.batch_size,
             num_epochs=num_epochs,
             drop_last=drop_last,
         )

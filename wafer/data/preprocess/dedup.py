@@ -136,26 +136,26 @@ def _load(folder: pathlib.Path, mark: str) -> _Standing:
     Raises:
         DataError: the folder holds the output of another run, or a complete one.
     """
-    again = "give another --output_dir, or remove it"
+    advice = "give another --output_dir, or remove it"
     if (folder / _REPORT).exists():
-        raise DataError(f"{folder}: holds a complete run ({_REPORT}); {again}")
+        raise DataError(f"{folder}: holds a complete run ({_REPORT}); {advice}")
     path = folder / _STANDING
     if not path.is_file():
         if folder.is_dir() and any(folder.iterdir()):
-            raise DataError(f"{folder}: holds files, but no unfinished run; {again}")
+            raise DataError(f"{folder}: holds files, but no unfinished run; {advice}")
         return _Standing()
     try:
         stored = read_json(path)
         position, report = RecordPosition(*stored["position"]), DedupReport(*stored["report"])
         standing = _Standing(position, int(stored["number"]), tuple(stored["sizes"]), report)
-        there = [(folder / name).stat().st_size for name in _FILES if (folder / name).exists()]
-        short = any(size < said for size, said in zip(there, standing.sizes, strict=False))
+        sizes = [(folder / name).stat().st_size for name in _FILES if (folder / name).exists()]
+        short = any(size < said for size, said in zip(sizes, standing.sizes, strict=False))
     except (KeyError, OSError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: damaged ({error}); {again}") from None
+        raise DataError(f"{path}: damaged ({error}); {advice}") from None
     if stored.get("mark") != mark:
-        raise DataError(f"{folder}: holds a run with other settings or inputs; {again}")
-    if short or (any(standing.sizes) and len(there) < len(_FILES)):
-        raise DataError(f"{folder}: files are shorter than {path.name} says; {again}")
+        raise DataError(f"{folder}: holds a run with other settings or inputs; {advice}")
+    if short or (any(standing.sizes) and len(sizes) < len(_FILES)):
+        raise DataError(f"{folder}: files are shorter than {path.name} says; {advice}")
     return standing
 
 
@@ -216,19 +216,19 @@ def deduplicate(
     standing = _load(folder, mark)
     with made_folder(folder), _opened(folder, mark, standing) as files:
         index = _Index(options, files[2])
-        for at in range(standing.position.file, len(paths)):
+        for file in range(standing.position.file, len(paths)):
             start = RecordPosition(0, standing.position.record)
             read = batches(
-                [paths[at]], Columns((options.key,)), start, skip_bad=options.skip_bad_records
+                [paths[file]], Columns((options.key,)), start, skip_bad=options.skip_bad_records
             )
             for batch in read:
-                standing = _sift(batch, paths[at], index, files, standing)
+                standing = _sift(batch, paths[file], index, files, standing)
                 if batch.end.file == 0:  # else the file is at its end
-                    position = RecordPosition(at, batch.end.record)
+                    position = RecordPosition(file, batch.end.record)
                     standing = standing._replace(position=position)
                     _save(folder, mark, standing)
-            report = standing.report._replace(inputs=at + 1)
-            standing = standing._replace(position=RecordPosition(at + 1), number=0, report=report)
+            report = standing.report._replace(inputs=file + 1)
+            standing = standing._replace(position=RecordPosition(file + 1), number=0, report=report)
             _save(folder, mark, standing)
     with atomic_write(folder / _REPORT, sync=True) as partial:
         content = options._asdict() | standing.report._asdict()
@@ -247,20 +247,20 @@ def _sift(
 ) -> _Standing:
     """Write each text to the file it belongs to; sums and sizes after it."""
     texts = [record.values[0] for record in batch.records]
-    kept: list[bytes] = []
+    unique: list[bytes] = []
     removed: list[bytes] = []
     identical = lost = 0
     for number, text in enumerate(texts, standing.number + 1):
         signature, earlier, similarity = index.nearest(text)
         if earlier is None:
             index.add(signature)
-            kept.append(_line({index.options.key: text}))
+            unique.append(_line({index.options.key: text}))
             continue
         identical += similarity == 1
         lost += len(text)
         origin = {"file": str(path), "record": number, "line": earlier + 1}
         removed.append(_line(origin | {"similarity": round(similarity, 4)}))
-    for file, lines in zip(files, (kept, removed), strict=False):
+    for file, lines in zip(files, (unique, removed), strict=False):
         file.write(b"".join(lines))
     for file in files:
         file.flush()

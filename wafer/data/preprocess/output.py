@@ -41,7 +41,7 @@ class OutputSummary(NamedTuple):
             if "loss_valid_tokens" in after
             else "those that carry loss are drawn at every reading"
         )
-        told = (  # a number of what is left out, and what
+        warnings = (  # a number of what is left out, and what
             (after["discarded"], "empty, too short or too long, left out"),
             (counts.empty, "records left out: nothing to train on, or an empty field"),
             (
@@ -61,7 +61,7 @@ class OutputSummary(NamedTuple):
             f"{self.folder}",
             f"{counts.records:,} records, {counts.characters:,} characters, "
             f"vocabulary {after['vocab_size']:,}",
-            *(f"{number:,} {what}" for number, what in told if number),
+            *(f"{number:,} {what}" for number, what in warnings if number),
         ]
         if not corpus:
             lines.append(

@@ -31,13 +31,13 @@ class Pool:
     ) -> Iterator[tuple[Result, Item]]:
         """Apply a function to the first of each pair, in order; the second travels along."""
         if self._executor is None:
-            for argument, rest in items:
-                yield function(argument), rest
+            for argument, item in items:
+                yield function(argument), item
             return
         waiting: collections.deque[tuple[concurrent.futures.Future[Result], Item]]
         waiting = collections.deque()
-        for argument, rest in items:
-            waiting.append((self._executor.submit(function, argument), rest))
+        for argument, item in items:
+            waiting.append((self._executor.submit(function, argument), item))
             if len(waiting) > self._ahead:
                 future, other = waiting.popleft()
                 yield future.result(), other

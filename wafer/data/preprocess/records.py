@@ -140,15 +140,15 @@ def _fasta(path: pathlib.Path, columns: Columns, start: int) -> Iterator[_Read]:
     """Each sequence, its lines joined; the names are left out."""
     if not columns.lenient or len(columns.names) != 1:
         raise DataError("a .fasta file has one column, for a read hook with one")
-    number, parts = -1, []
+    number, sequence_lines = -1, []
     with path.open("rb") as stream:
         for line in (*stream, b">"):
             if not line.startswith(b">"):
-                parts.append(line.decode("ascii", "replace").strip())
+                sequence_lines.append(line.decode("ascii", "replace").strip())
                 continue
             if number >= start:
-                yield _Read(number, ("".join(parts),), "", stream.tell())
-            number, parts = number + 1, []
+                yield _Read(number, ("".join(sequence_lines),), "", stream.tell())
+            number, sequence_lines = number + 1, []
 
 
 def _json(
@@ -249,10 +249,10 @@ def _reader(path: pathlib.Path) -> Callable[..., Iterator[_Read]] | None:
 def _dataset_files(folder: pathlib.Path) -> list[pathlib.Path]:
     """Arrow files of a dataset that Hugging Face's ``save_to_disk`` wrote, in its order."""
     if (folder / "dataset_dict.json").is_file():
-        parts = _entry(folder / "dataset_dict.json", "splits", [])
+        splits = _entry(folder / "dataset_dict.json", "splits", [])
         raise DataError(
-            f"{folder}: holds the splits {', '.join(map(str, parts))}; name one, for example "
-            f"{folder / str(parts[0]) if parts else folder}"
+            f"{folder}: holds the splits {', '.join(map(str, splits))}; name one, for example "
+            f"{folder / str(splits[0]) if splits else folder}"
         )
     state = folder / "state.json"
     names = [_entry(state, "filename", "", file) for file in _entry(state, "_data_files", [])]

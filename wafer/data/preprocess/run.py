@@ -244,10 +244,10 @@ def _packed(
             return
     if limit < math.inf:
         _LOG.warning("token_limit: the input has fewer tokens (%s rows)", f"{counts.rows:,}")
-    rest = packer.finish() if settings.write_remainder else []
-    last = counts._replace(discarded=earlier + packer.discarded, rows=counts.rows + len(rest))
+    remainder = packer.finish() if settings.write_remainder else []
+    last = counts._replace(discarded=earlier + packer.discarded, rows=counts.rows + len(remainder))
     end = end._replace(counts=last, packer=packer.state())
-    yield from _pieces(job.layout, PackedRows(rest, counts.rows, end))
+    yield from _pieces(job.layout, PackedRows(remainder, counts.rows, end))
 
 
 def _pieces(layout: RowLayout, packed: PackedRows) -> Iterator[PackedRows]:
@@ -266,10 +266,10 @@ def _shaped(
     """Rows [N, F, S] of each group, or tokens [N], and the point after them."""
     shape = functools.partial(_rows, job.layout, job.settings.seed)
     if job.layout.heavy:
-        yield from pool.map(shape, ((one._replace(point=None), one.point) for one in packed))
+        yield from pool.map(shape, ((rows._replace(point=None), rows.point) for rows in packed))
         return
-    for one in packed:
-        yield shape(one), one.point
+    for rows in packed:
+        yield shape(rows), rows.point
 
 
 def _rows(layout: RowLayout, seed: int, packed: PackedRows) -> list[np.ndarray]:

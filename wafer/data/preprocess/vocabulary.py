@@ -104,11 +104,11 @@ def _wanted(settings: Settings) -> list[str]:
 
 def _trained_size(settings: Settings) -> int:
     """Tokens to train: ``vocab_size`` without the special tokens that come on top."""
-    wanted, size = _wanted(settings), settings.vocab_size or 0
-    if size < (least := 257 + len(wanted)):
-        parts = ", ".join(["the 256 bytes", "the end mark", *wanted])
+    special_tokens, size = _wanted(settings), settings.vocab_size or 0
+    if size < (least := 257 + len(special_tokens)):
+        parts = ", ".join(["the 256 bytes", "the end mark", *special_tokens])
         raise DataError(f"vocab_size: {size} cannot hold {parts}; use {least} or more")
-    return size - len(wanted)
+    return size - len(special_tokens)
 
 
 def build_vocabulary(settings: Settings, texts: Iterable[str]) -> Tokenizer:
@@ -171,13 +171,13 @@ def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
 
 def _fim_ids(settings: Settings, tokenizer: Tokenizer, ids: RowVocabulary) -> tuple[int, int, int]:
     """The ids of the prefix, middle and suffix marks, none of which has two meanings."""
-    taken, marks = {ids.pad_id: "padding", ids.eos_id: "the end mark"}, []
+    meanings, marks = {ids.pad_id: "padding", ids.eos_id: "the end mark"}, []
     for key in _FIM:
         name = getattr(settings, key)
         index = _needed(tokenizer, name, key)
-        if index in taken:
-            raise DataError(f"{key}: {name!r} is {taken[index]}, too; name a token of its own")
-        taken[index] = key
+        if index in meanings:
+            raise DataError(f"{key}: {name!r} is {meanings[index]}, too; name a token of its own")
+        meanings[index] = key
         marks.append(index)
     pre, mid, suf = marks
     return pre, mid, suf

@@ -41,19 +41,19 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 
 def _dataset(
-    cfg: Any, context: Context, images: np.ndarray, labels: np.ndarray, where: object
+    cfg: Any, context: Context, images: np.ndarray, labels: np.ndarray, location: object
 ) -> Dataset:
     pixels = images.shape[1]
     if context.input_shape not in (None, (pixels,)):
         raise DataError(
-            f"{where}: images of {pixels} pixels, but model.input_size is "
+            f"{location}: images of {pixels} pixels, but model.input_size is "
             f"{context.input_shape[0]}; set it to {pixels}"
         )
     classes = context.num_labels
     if classes is not None and labels.max() >= classes:
         row = int(labels.argmax())
         raise DataError(
-            f"{where}, row {row + 1}: label {labels[row]} is outside the model's {classes} "
+            f"{location}, row {row + 1}: label {labels[row]} is outside the model's {classes} "
             "classes (model.num_classes)"
         )
     build = lambda example: {
@@ -62,10 +62,10 @@ def _dataset(
         "attention_mask": np.asarray(1, np.int32),  # this row is there
     }
     return Dataset(
-        source=RowSource(range(len(images)), build, where),
+        source=RowSource(range(len(images)), build, location),
         row_length=1,
         complete=True,
-        summary=f"{where}: {len(images):,} images of {pixels} pixels",
+        summary=f"{location}: {len(images):,} images of {pixels} pixels",
     )
 
 

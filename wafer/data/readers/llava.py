@@ -177,10 +177,10 @@ class LlavaSource(StoredRows):
                 features["input_ids"] = ids.copy()
                 features["input_ids"][places] = token
             try:
-                place = pathlib.PurePath(name)
-                if place.is_absolute() or ".." in place.parts:
+                image_path = pathlib.PurePath(name)
+                if image_path.is_absolute() or ".." in image_path.parts:
                     raise DataError(f"{name!r} is no file below {self._images}")
-                pixels = load_image(self._images / place, self._shape, self._steps)
+                pixels = load_image(self._images / image_path, self._shape, self._steps)
                 features["pixel_values"] = pixels
             except DataError as error:
                 raise DataError(f"{path}, row {row}: {error}") from None

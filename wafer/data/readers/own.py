@@ -68,18 +68,18 @@ class _Loader:
 
     def _opened(self, epoch: int, task: tuple[int, int]) -> Any:
         cfg, arguments = self._cfg, dict(self._cfg.arguments)
-        own = {name: getattr(cfg, name) for name in type(cfg).model_fields if name != "arguments"}
-        own["batch_size"] = cfg.batch_size // task[1]
-        given = own | {
+        keys = {name: getattr(cfg, name) for name in type(cfg).model_fields if name != "arguments"}
+        keys["batch_size"] = cfg.batch_size // task[1]
+        keywords = keys | {
             "training": self._context.training,
             "seed": cfg.shuffle_seed or 0,
             "epoch": epoch,
             "task_id": task[0],
             "num_tasks": task[1],
-            "params": {k: v for k, v in own.items() if v is not None} | arguments,
+            "params": {k: v for k, v in keys.items() if v is not None} | arguments,
         }
         parameters = inspect.signature(self._function).parameters
-        asked = {k: v for k, v in given.items() if k in parameters}
+        asked = {k: v for k, v in keywords.items() if k in parameters}
         if "params" in parameters:
             arguments = {k: v for k, v in arguments.items() if k in parameters}
         opened = call(cfg.data_processor, self._function, **asked | arguments)
@@ -126,30 +126,30 @@ class _Loader:
         """The batch as arrays of the right names, dtypes and shapes."""
         if not isinstance(batch, Mapping):
             raise DataError(f"found {type(batch).__name__}; expected a dict of arrays by feature")
-        wanted = self._wanted()
-        missing = [name for name in wanted if name not in batch]
-        extra = [name for name in batch if wanted and name not in (*wanted, *_OPTIONAL)]
-        listed = f"a row for {self._cfg.task!r} has {', '.join(wanted)}"
+        features = self._wanted()
+        missing = [name for name in features if name not in batch]
+        extra = [name for name in batch if features and name not in (*features, *_OPTIONAL)]
+        listed = f"a row for {self._cfg.task!r} has {', '.join(features)}"
         if missing:
             raise DataError(f"{', '.join(missing)} missing; {listed}")
         if extra:
-            near = did_you_mean(extra[0], wanted)
+            near = did_you_mean(extra[0], features)
             raise DataError(f"{', '.join(map(str, extra))} unknown{near}; {listed}")
         arrays = {
-            name: _array(name, value, wanted[name].dtype if name in wanted else "int32")
+            name: _array(name, value, features[name].dtype if name in features else "int32")
             for name, value in batch.items()
         }
         sizes = {name: value.shape[:1] for name, value in arrays.items()}
         if len(set(sizes.values())) != 1 or not 0 < next(iter(sizes.values()))[0] <= rows:
             shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             raise DataError(f"expected {rows} rows in every array (batch_size); found {shapes}")
-        self._check_shapes(arrays, wanted)
+        self._check_shapes(arrays, features)
         return arrays
 
-    def _check_shapes(self, arrays: Rows, wanted: Features) -> None:
+    def _check_shapes(self, arrays: Rows, features: Features) -> None:
         """Rows are of the task's form, the same in all batches: a program is one set of shapes."""
         alike: dict[tuple[int, ...], tuple[str, tuple[int, ...]]] = {}
-        for name, feature in wanted.items():
+        for name, feature in features.items():
             row, most = arrays[name].shape[1:], feature.shape
             if len(row) != len(most) or any(a > b for a, b in zip(row, most, strict=True)):
                 raise DataError(f"{name}: rows of shape {row}; expected {most} at most")

@@ -144,14 +144,14 @@ def random_rows(cfg: Any, context: Context) -> Dataset:
     if config is None:
         raise DataError(f"{cfg.data_processor}: rows have the shapes of a model; none is given")
     vocab = cfg.vocab_size or context.vocab_size or 2
-    own = getattr(config, "epigenetic_vocab_size", None) or context.num_labels
-    classes = cfg.num_classes or own or 2
+    model_classes = getattr(config, "epigenetic_vocab_size", None) or context.num_labels
+    classes = cfg.num_classes or model_classes or 2
     shape = context.input_shape
     if cfg.image_size is not None and shape is not None and cfg.image_size not in shape:
         raise DataError(f"image_size: {cfg.image_size}, but the model takes {shape}")
     limits = (
         ("vocab_size", vocab, context.vocab_size, "tokens"),
-        ("num_classes", classes, own, "labels"),
+        ("num_classes", classes, model_classes, "labels"),
     )
     for key, asked, limit, what in limits:
         if limit is not None and asked > limit:

@@ -42,13 +42,13 @@ class PairSource:
         self, folders: Sequence[str], vocab_size: int | None = None, *, reference: bool = True
     ) -> None:
         self._parts = [Hdf5Source([folder], vocab_size) for folder in folders]
-        for part in self._parts:
-            part.require(PAIR_FEATURES)
-        self._ends = np.cumsum([len(part) for part in self._parts])
+        for source in self._parts:
+            source.require(PAIR_FEATURES)
+        self._ends = np.cumsum([len(source) for source in self._parts])
         self._reference = None
         if reference:
             own = zip(folders, self._parts, strict=True)
-            self._reference = np.concatenate([_reference(f, len(part)) for f, part in own])
+            self._reference = np.concatenate([_reference(f, len(source)) for f, source in own])
 
     def __len__(self) -> int:
         return int(self._ends[-1])

@@ -31,12 +31,12 @@ def row_folders(cfg: RowsInput) -> tuple[str, ...]:
     return tuple(folder for part in cfg.mixture or () for folder in part.data_dir)
 
 
-def require_length(cfg: InputSection, where: str, length: int) -> None:
+def require_length(cfg: InputSection, location: str, length: int) -> None:
     """Compare the rows' length with the section's, where that names one.
 
     Args:
         cfg: the section.
-        where: file or folder, for the message.
+        location: file or folder, for the message.
         length: of the rows, in tokens.
 
     Raises:
@@ -44,7 +44,7 @@ def require_length(cfg: InputSection, where: str, length: int) -> None:
     """
     if cfg.max_sequence_length not in (None, length):
         raise DataError(
-            f"{where}: rows are {length} tokens long, but max_sequence_length is "
+            f"{location}: rows are {length} tokens long, but max_sequence_length is "
             f"{cfg.max_sequence_length}; drop the key or set it to {length}"
         )
 
@@ -65,13 +65,13 @@ def assemble(cfg: RowsInput, open_rows: Callable[[Sequence[str]], S]) -> tuple[S
             return first, first, ""
         source = Subset(first, cfg.data_subset, cfg.num_samples)
         return source, first, f" (subset {cfg.data_subset or 'all'})"
-    opened = [open_rows(part.data_dir) for part in cfg.mixture]
+    opened = [open_rows(entry.data_dir) for entry in cfg.mixture]
     cut = lambda rows, subset: rows if subset is None else Subset(rows, subset)
-    total = sum(part.weight for part in cfg.mixture)
-    shares = ", ".join(f"{part.weight / total:.1%} {part.data_dir[0]}" for part in cfg.mixture)
+    total = sum(entry.weight for entry in cfg.mixture)
+    shares = ", ".join(f"{entry.weight / total:.1%} {entry.data_dir[0]}" for entry in cfg.mixture)
     mixed = Mixture(
-        [cut(rows, part.data_subset) for rows, part in zip(opened, cfg.mixture, strict=True)],
-        [part.weight / total for part in cfg.mixture],
+        [cut(rows, entry.data_subset) for rows, entry in zip(opened, cfg.mixture, strict=True)],
+        [entry.weight / total for entry in cfg.mixture],
     )
     source = mixed if cfg.num_samples is None else Subset(mixed, None, cfg.num_samples)
     return source, opened[0], f" (mixture: {shares})"
@@ -110,17 +110,17 @@ def _transformed(cfg: Any, length: int) -> dict[str, Any]:
 def _insert(row: Rows, rng: np.random.Generator, *, sinks: Sequence[Any]) -> Rows:
     """Put sink tokens into a row; their label is their own id, without loss."""
     del rng
-    for own in sinks:
+    for sink in sinks:
         size = len(row["input_ids"])
-        if own.sink_token_start_pos > size:
+        if sink.sink_token_start_pos > size:
             raise DataError(
-                f"data_transforms: sink_token_start_pos {own.sink_token_start_pos} is beyond rows "
+                f"data_transforms: sink_token_start_pos {sink.sink_token_start_pos} is beyond rows "
                 f"of {size} tokens"
             )
-        at = [own.sink_token_start_pos] * own.num_sink_tokens
-        end = size if own.truncate_to_original_length else None
+        slots = [sink.sink_token_start_pos] * sink.num_sink_tokens
+        end = size if sink.truncate_to_original_length else None
         row = row | {
-            name: np.insert(row[name], at, 0 if name == "attention_mask" else own.sink_token_id)
+            name: np.insert(row[name], slots, 0 if name == "attention_mask" else sink.sink_token_id)
             for name in FEATURES
         }
         row |= {name: row[name][:end] for name in FEATURES}
@@ -214,7 +214,7 @@ def _masked_rows(cfg: Any, context: Context, needed: tuple[str, ...]) -> Dataset
     first.require(needed)
     most = cfg.max_predictions_per_seq or max(1, round(length * cfg.masked_lm_prob))
     if static:
-        transform = functools.partial(_gathered, most=most, kept=needed)
+        transform = functools.partial(_gathered, most=most, names=needed)
     else:
         transform = _masking(cfg, context, folders[0], most)
     how = "masked beforehand" if static else f"{cfg.masked_lm_prob:.0%} masked at every reading"
@@ -253,19 +253,19 @@ def _mask(row: Rows, rng: np.random.Generator, **how: Any) -> Rows:
     return out
 
 
-def _gathered(row: Rows, rng: np.random.Generator, *, most: int, kept: tuple[str, ...]) -> Rows:
+def _gathered(row: Rows, rng: np.random.Generator, *, most: int, names: tuple[str, ...]) -> Rows:
     """Static masks: labels along the row, or already gathered with their positions."""
     del rng
     labels = row["labels"]
-    out = {name: row[name] for name in kept}
+    out = {name: row[name] for name in names}
     if "masked_lm_positions" in row:
         return out | {
             "gather_positions": row["masked_lm_positions"],
             "gather_labels": np.maximum(labels, 0),
             "gather_weights": (row["masked_lm_mask"] != 0).astype(np.int32),
         }
-    at = np.flatnonzero(labels != IGNORED)
-    return out | scored_slots(at, labels[at], most)
+    positions = np.flatnonzero(labels != IGNORED)
+    return out | scored_slots(positions, labels[positions], most)
 
 
 _T5 = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels")

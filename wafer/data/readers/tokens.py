@@ -82,10 +82,10 @@ def bert_csv(cfg: Any, context: Context) -> Dataset:
     for path in find_described(cfg.data_dir, ["*.csv"]):
         for row in read_rows(path):
             example = _static(cfg, context, row)
-            own = {name: value.shape for name, value in example.items()}
-            shape = shape or own
-            if own != shape:
-                raise DataError(f"{row.where}: features of {own}, but the first row's are {shape}")
+            dims = {name: value.shape for name, value in example.items()}
+            shape = shape or dims
+            if dims != shape:
+                raise DataError(f"{row.where}: features of {dims}, but the first row's are {shape}")
             examples.append(example)
     source = RowSource(examples, lambda example: example, cfg.data_dir[0])
     length = len(examples[0]["input_ids"])
@@ -147,7 +147,7 @@ def t5_dynamic(cfg: Any, context: Context) -> Dataset:
     for path in find_described(cfg.src_data_dir, ["*.txt"], "src_data_dir"):
         for ids in map(words.encode, text_lines(path)):
             parts = (ids[at : at + longest] for at in range(0, len(ids) - 1, longest))
-            pieces += [np.array(part, np.int32) for part in parts]
+            pieces += [np.array(span, np.int32) for span in parts]
 
     def corrupted(row: Rows, rng: np.random.Generator) -> Rows:
         tokens = row["tokens"][: int(row["length"])]
@@ -193,12 +193,12 @@ def transformer_pairs(cfg: Any, context: Context) -> Dataset:
     """
     words = _words(cfg, context)
     width, height = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
-    examples, seen = [], 0
+    examples, total = [], 0
     for names in _pairs_of_files(cfg.src_data_dir):
         sources, targets = (list(text_lines(name)) for name in names)
         if len(sources) != len(targets):
             raise DataError(f"{names[0]} has {len(sources)} lines, {names[1]} {len(targets)}")
-        seen += len(sources)
+        total += len(sources)
         for pair in zip(sources, targets, strict=True):
             source, target = map(words.encode, pair)
             if 0 < len(source) < width and 0 < len(target) < height:
@@ -210,7 +210,7 @@ def transformer_pairs(cfg: Any, context: Context) -> Dataset:
         source=RowSource(examples, build, cfg.src_data_dir[0]),
         row_length=width,
         complete=True,
-        summary=f"pairs of lines: {len(examples):,} of {seen:,} fit {width} and {height} tokens",
+        summary=f"pairs of lines: {len(examples):,} of {total:,} fit {width} and {height} tokens",
     )
 
 

@@ -48,12 +48,12 @@ class Described(NamedTuple):
         return not self.groups
 
 
-def require_file(path: str | pathlib.Path, what: str) -> None:
+def require_file(path: str | pathlib.Path, expected: str) -> None:
     """Refuse a pipe, a device or a folder, which a library would wait for or read without end.
 
     Args:
         path: to be opened.
-        what: was expected there.
+        expected: description for the message.
 
     Raises:
         DataError: does not name the path.
@@ -61,7 +61,7 @@ def require_file(path: str | pathlib.Path, what: str) -> None:
     """
     problem = not_a_file(pathlib.Path(path))
     if problem:
-        raise DataError(f"{problem}; expected {what}")
+        raise DataError(f"{problem}; expected {expected}")
 
 
 @contextlib.contextmanager
@@ -128,15 +128,15 @@ def _stored(file: h5py.File, name: str) -> h5py.Dataset:
     if data.dtype.kind not in "iu":
         raise DataError(f"dataset {name!r} holds {data.dtype}; expected integers, such as int32")
     if data.chunks is None:
-        there, all_ = data.id.get_storage_size(), data.nbytes
+        stored, all_ = data.id.get_storage_size(), data.nbytes
     else:
         if math.prod(data.chunks) * data.dtype.itemsize > _CHUNK:
             raise DataError(f"dataset {name!r} has chunks of {data.chunks}; expected single rows")
         along = [-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True)]
-        there, all_ = data.id.get_num_chunks(), math.prod(along)
-    if there < all_:
+        stored, all_ = data.id.get_num_chunks(), math.prod(along)
+    if stored < all_:
         raise DataError(
-            f"dataset {name!r} of shape {data.shape} was never filled: {there:,} of {all_:,} "
+            f"dataset {name!r} of shape {data.shape} was never filled: {stored:,} of {all_:,} "
             f"{'bytes' if data.chunks is None else 'chunks'} are there"
         )
     return data

@@ -139,11 +139,11 @@ class Hdf5Source(StoredRows):
             if described.corpus:
                 raise DataError(f"{path}: a list of tokens (a corpus); expected rows [N, F, S]")
             if self.groups and groups != self.groups:
-                here, there = (
+                shapes, first = (
                     ", ".join(str(g.shape) for g in part) for part in (groups, self.groups)
                 )
                 raise DataError(
-                    f"{path}: rows of {here}, but {paths[0]} has {there}; one data_dir must hold "
+                    f"{path}: rows of {shapes}, but {paths[0]} has {first}; one data_dir must hold "
                     "one row format"
                 )
             self.groups = groups

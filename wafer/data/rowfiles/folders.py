@@ -110,15 +110,15 @@ def split_folder(
     rows = _open(source, "split")
     ends = np.round(np.cumsum(ratios) / np.sum(ratios) * len(rows)).astype(int)
     order = np.random.default_rng(seed).permutation(len(rows))
-    parts = [np.sort(part) for part in np.split(order, ends[:-1])]
-    if min(map(len, parts)) == 0:
+    splits = [np.sort(row_indices) for row_indices in np.split(order, ends[:-1])]
+    if min(map(len, splits)) == 0:
         raise DataError(
             f"ratios: {list(ratios)} of {len(rows)} rows leave a part without any; "
             "give fewer parts or larger shares"
         )
     out: dict[pathlib.Path, int] = {}
-    for index, part in enumerate(parts):
+    for index, row_indices in enumerate(splits):
         folder = pathlib.Path(target) / f"split_{index}"
-        _write(rows, part, folder, samples_per_file)
-        out[folder] = len(part)
+        _write(rows, row_indices, folder, samples_per_file)
+        out[folder] = len(row_indices)
     return out

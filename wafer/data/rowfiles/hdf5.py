@@ -47,17 +47,17 @@ class _DeferredFile(io.RawIOBase):
         return self._at
 
     def write(self, content: Any) -> int:
-        rest = memoryview(content)
-        size = len(rest)
+        unwritten = memoryview(content)
+        size = len(unwritten)
         try:
-            while self._error is None and rest:
-                count = os.pwrite(self._number, rest, self._at)
-                rest, self._at = rest[count:], self._at + count
+            while self._error is None and unwritten:
+                count = os.pwrite(self._number, unwritten, self._at)
+                unwritten, self._at = unwritten[count:], self._at + count
         except OSError as error:
             self._error = error
-        if rest and len(rest) < _READ_AGAIN:
-            self._kept.append((self._at, bytes(rest)))
-        self._at += len(rest)
+        if unwritten and len(unwritten) < _READ_AGAIN:
+            self._kept.append((self._at, bytes(unwritten)))
+        self._at += len(unwritten)
         return size
 
     def readinto(self, buffer: Any) -> int:

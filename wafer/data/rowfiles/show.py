@@ -127,111 +127,111 @@ def _names(values: Row, side: str) -> dict[str, str]:
     """What a text's features are called: labels, mask, span, place, gathered ones."""
     plain_side = side in ("", "text_", "decoder_")
     lone = plain_side and not (side == "" and f"decoder_{_IDS}" in values)
-    wanted: dict[str, tuple[str, ...]] = {"labels": (f"{side}labels", "labels" if lone else "")}
-    wanted["mask"] = (f"{side}loss_mask", "loss_mask" if lone else "", f"{side}attention_mask")
+    options: dict[str, tuple[str, ...]] = {"labels": (f"{side}labels", "labels" if lone else "")}
+    options["mask"] = (f"{side}loss_mask", "loss_mask" if lone else "", f"{side}attention_mask")
     if lone:
-        wanted |= {"span": ("attention_span",), "place": ("position_ids",)}
-        wanted |= {"ignored": ("key_padding_mask",), "image": ("token_modality_idx",)}
-        wanted["attends"] = ("attention_mask",) if "loss_mask" in values else ()
+        options |= {"span": ("attention_span",), "place": ("position_ids",)}
+        options |= {"ignored": ("key_padding_mask",), "image": ("token_modality_idx",)}
+        options["attends"] = ("attention_mask",) if "loss_mask" in values else ()
         for positions, labels, weights in _GATHERED:
             if positions in values and labels in values:
-                wanted |= {"positions": (positions,), "hidden": (labels,), "weights": (weights,)}
-                wanted["labels"] = ()
-    found = {key: next((n for n in names if n in values), "") for key, names in wanted.items()}
+                options |= {"positions": (positions,), "hidden": (labels,), "weights": (weights,)}
+                options["labels"] = ()
+    present = {key: next((n for n in names if n in values), "") for key, names in options.items()}
     size = values[side + _IDS].shape
     return {
         key: name
-        for key, name in found.items()
+        for key, name in present.items()
         if name and (key in ("positions", "hidden", "weights") or values[name].shape == size)
     }
 
 
-def _texts(title: str, ids: np.ndarray, own: Row, row: ShownRow) -> list[Passage]:
-    if "labels" in own and _is_shifted(ids, own, row):
-        return _next_tokens(title, ids, own, row)
+def _texts(title: str, ids: np.ndarray, arrays: Row, row: ShownRow) -> list[Passage]:
+    if "labels" in arrays and _is_shifted(ids, arrays, row):
+        return _next_tokens(title, ids, arrays, row)
     ids, count = ids.copy(), len(ids)
     loss = np.zeros(count, bool)
-    if "positions" in own:
-        kept = own["positions"][own.get("weights", np.ones(len(own["hidden"]))) != 0]
-        hidden = own["hidden"][: len(kept)]
-        ids[kept], loss[kept] = hidden, True
-    elif "labels" in own:  # of the tokens themselves: hidden ones, or classes
-        loss = own["labels"] != IGNORED
-        loss &= own["mask"] != 0 if "attends" in own else True
-        ids = np.where(loss & ("attends" not in own), own["labels"], ids)
-    attends = own.get("attends", own.get("mask"))
+    if "positions" in arrays:
+        positions = arrays["positions"][arrays.get("weights", np.ones(len(arrays["hidden"]))) != 0]
+        hidden = arrays["hidden"][: len(positions)]
+        ids[positions], loss[positions] = hidden, True
+    elif "labels" in arrays:  # of the tokens themselves: hidden ones, or classes
+        loss = arrays["labels"] != IGNORED
+        loss &= arrays["mask"] != 0 if "attends" in arrays else True
+        ids = np.where(loss & ("attends" not in arrays), arrays["labels"], ids)
+    attends = arrays.get("attends", arrays.get("mask"))
     used = np.ones(count, bool) if attends is None else attends != 0
     kinds = [
         _LOSS if lost else _CONTEXT if u else _PADDING for lost, u in zip(loss, used, strict=True)
     ]
-    spans = _spans(own, count)
-    return _apart(title, [(ids[a:b], kinds[a:b]) for a, b in spans], packed="span" in own)
+    spans = _spans(arrays, count)
+    return _apart(title, [(ids[a:b], kinds[a:b]) for a, b in spans], packed="span" in arrays)
 
 
-def _is_shifted(ids: np.ndarray, own: Row, row: ShownRow) -> bool:
+def _is_shifted(ids: np.ndarray, arrays: Row, row: ShownRow) -> bool:
     """Whether labels are the next tokens, not classes or hidden tokens of their positions."""
     if row.in_place:
         return False
-    labels, kept = own["labels"], own["labels"] != IGNORED
-    kept &= own["mask"] != 0 if "attends" in own else True
-    following = (labels[:-1] == ids[1:])[kept[:-1]]
-    if "attends" in own and "span" not in own:  # classes of tokens, or texts with images
+    labels, scored = arrays["labels"], arrays["labels"] != IGNORED
+    scored &= arrays["mask"] != 0 if "attends" in arrays else True
+    following = (labels[:-1] == ids[1:])[scored[:-1]]
+    if "attends" in arrays and "span" not in arrays:  # classes of tokens, or texts with images
         return bool(following.all())
-    return bool(kept.all() or not following.size or following.any())
+    return bool(scored.all() or not following.size or following.any())
 
 
-def _next_tokens(title: str, ids: np.ndarray, own: Row, row: ShownRow) -> list[Passage]:
+def _next_tokens(title: str, ids: np.ndarray, arrays: Row, row: ShownRow) -> list[Passage]:
     """Each document's first token, and what follows it: the labels where loss counts."""
-    labels = own["labels"]
-    loss = own.get("mask", np.ones(len(ids))) != 0
+    labels = arrays["labels"]
+    loss = arrays.get("mask", np.ones(len(ids))) != 0
     loss = ~loss if row.inverted else loss
-    used = _used(loss, labels, own)
-    parts = []
-    documents = _spans(own, used)
+    used = _used(loss, labels, arrays)
+    texts = []
+    documents = _spans(arrays, used)
     for begin, end in documents:
         after = np.append(ids[begin + 1 : end], labels[end - 1])
         weights = loss[begin:end] & (labels[begin:end] >= 0)
         tokens = np.append(ids[begin], np.where(weights, labels[begin:end], after))
         kinds = [_CONTEXT, *(_LOSS if weight else _CONTEXT for weight in weights)]
-        if "image" in own:
-            images = np.append(own["image"][begin:end], 0)
+        if "image" in arrays:
+            images = np.append(arrays["image"][begin:end], 0)
             kinds = [_IMAGE if i else kind for i, kind in zip(images, kinds, strict=True)]
         keep = tokens >= 0
-        parts.append((tokens[keep], [k for k, good in zip(kinds, keep, strict=True) if good]))
-    packed = "span" in own
+        texts.append((tokens[keep], [k for k, good in zip(kinds, keep, strict=True) if good]))
+    packed = "span" in arrays
     if row.eos_id is not None and not packed:
-        parts = [piece for tokens, kinds in parts for piece in _ended(tokens, kinds, row.eos_id)]
-        packed = len(parts) > 1
-    made = _apart(title, parts, packed=packed)
+        texts = [piece for tokens, kinds in texts for piece in _ended(tokens, kinds, row.eos_id)]
+        packed = len(texts) > 1
+    passages = _apart(title, texts, packed=packed)
     padding = len(ids) - sum(end - begin for begin, end in documents)
     if padding:
-        last = made.pop() if made and not packed else Passage(title, ids[:0], [])
+        last = passages.pop() if passages and not packed else Passage(title, ids[:0], [])
         whole = np.append(last.ids, np.zeros(padding, ids.dtype))
-        made.append(Passage(last.name, whole, [*last.kinds, *[_PADDING] * padding]))
-    return made
+        passages.append(Passage(last.name, whole, [*last.kinds, *[_PADDING] * padding]))
+    return passages
 
 
-def _used(loss: np.ndarray, labels: np.ndarray, own: Row) -> int:
+def _used(loss: np.ndarray, labels: np.ndarray, arrays: Row) -> int:
     """Positions before the padding at a row's end."""
     used = loss & (labels != IGNORED)
     for key in ("span", "place"):
-        used = used | (own[key] > 0) if key in own else used
-    if "ignored" in own:
-        used = used | (own["ignored"] == 0)
-    found = np.flatnonzero(used)
-    return int(found[-1]) + 1 if len(found) else len(loss)
+        used = used | (arrays[key] > 0) if key in arrays else used
+    if "ignored" in arrays:
+        used = used | (arrays["ignored"] == 0)
+    positions = np.flatnonzero(used)
+    return int(positions[-1]) + 1 if len(positions) else len(loss)
 
 
-def _spans(own: Row, used: int) -> list[tuple[int, int]]:
+def _spans(row: Row, used: int) -> list[tuple[int, int]]:
     """Where documents begin and end."""
-    if "span" not in own:
+    if "span" not in row:
         return [(0, used)]
-    spans, at = [], 0
-    while at < used:
-        end = min(at + int(max(own["span"][at], 0)) + 1, used)
-        if end > at + 1 or own.get("mask", own["span"])[at]:  # else padding between two texts
-            spans.append((at, end))
-        at = end
+    spans, begin = [], 0
+    while begin < used:
+        end = min(begin + int(max(row["span"][begin], 0)) + 1, used)
+        if end > begin + 1 or row.get("mask", row["span"])[begin]:  # else padding between two texts
+            spans.append((begin, end))
+        begin = end
     return spans
 
 
@@ -242,10 +242,10 @@ def _ended(tokens: np.ndarray, kinds: list[str], eos_id: int) -> list[tuple[np.n
 
 
 def _apart(
-    title: str, parts: Sequence[tuple[np.ndarray, list[str]]], *, packed: bool
+    title: str, pieces: Sequence[tuple[np.ndarray, list[str]]], *, packed: bool
 ) -> list[Passage]:
     name = lambda i: f"{title} document {i}".strip() if packed else title
-    return [Passage(name(i), tokens, kinds) for i, (tokens, kinds) in enumerate(parts, 1)]
+    return [Passage(name(i), tokens, kinds) for i, (tokens, kinds) in enumerate(pieces, 1)]
 
 
 def runs(passage: Passage, tokenizer: Tokenizer | None) -> Iterator[tuple[str, int, str]]:
@@ -259,7 +259,7 @@ def runs(passage: Passage, tokenizer: Tokenizer | None) -> Iterator[tuple[str, i
         Kind, tokens, and text; '' for padding and images. A character whose tokens are of two
         kinds belongs to the later.
     """
-    kinds, ids, start, told = passage.kinds, passage.ids.tolist(), 0, ""
+    kinds, ids, start, decoded = passage.kinds, passage.ids.tolist(), 0, ""
     for end in range(1, len(ids) + 1):
         if end < len(ids) and kinds[end] == kinds[start]:
             continue
@@ -269,8 +269,8 @@ def runs(passage: Passage, tokenizer: Tokenizer | None) -> Iterator[tuple[str, i
             text = [i for i, kind in zip(ids[:end], kinds, strict=False) if kind in _TEXT]
             whole = _decoded(text, tokenizer)
             whole = whole if end == len(ids) else whole.rstrip("\ufffd")
-            yield kinds[start], end - start, plain(whole[len(told) :])
-            told = whole
+            yield kinds[start], end - start, plain(whole[len(decoded) :])
+            decoded = whole
         start = end
 
 

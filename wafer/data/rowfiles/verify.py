@@ -48,15 +48,15 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
     params = folder_params(folder)
     if vocab_size is None:
         vocab_size = params.get("post-process", {}).get("vocab_size")
-    seen: dict[tuple[RowGroup, ...], pathlib.Path] = {}
+    formats: dict[tuple[RowGroup, ...], pathlib.Path] = {}
     problems: list[str] = []
     corpus, count = False, 0
     for path in paths:
         try:
             described = describe(path, params)
             corpus = described.corpus
-            seen.setdefault(described.groups, path)
-            if len(seen) > 1 and seen[described.groups] == path:
+            formats.setdefault(described.groups, path)
+            if len(formats) > 1 and formats[described.groups] == path:
                 problems.append(f"{path}: rows of another shape than those of {paths[0]}")
             verify = _verify_tokens if corpus else _verify_rows
             count += verify(path, described, vocab_size, problems)

@@ -56,7 +56,7 @@ def parse_own(name: str, function: Callable[..., Any], section: Mapping[str, Any
     cls = _of_task(section.get("task", "lm"))
     problems = []
     try:
-        check_arguments(name, function, arguments, given=(*InputSection.model_fields, *GIVEN))
+        check_arguments(name, function, arguments, supplied=(*InputSection.model_fields, *GIVEN))
     except SectionError as error:
         problems += error.problems
     try:

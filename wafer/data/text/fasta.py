@@ -46,46 +46,46 @@ def read_fasta(path: pathlib.Path, table: bytes, alphabet: str) -> list[Record]:
     """
     records: dict[str, Record] = {}
     header: tuple[str, str] | None = None
-    parts: list[bytes] = []
+    coded_lines: list[bytes] = []
 
     def close() -> None:
         if header is None:
             return
-        where, name = header
-        if not parts:
-            raise DataError(f"{where}: {name!r} has no letters; expected them below its header")
-        records[name] = Record(where, name, np.frombuffer(b"".join(parts), np.uint8))
+        location, name = header
+        if not coded_lines:
+            raise DataError(f"{location}: {name!r} has no letters; expected them below its header")
+        records[name] = Record(location, name, np.frombuffer(b"".join(coded_lines), np.uint8))
 
     for number, line in numbered_lines(path):
-        where = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         if line.startswith(b">"):
             close()
-            header, parts = (where, _name(line, where, records)), []
+            header, coded_lines = (location, _name(line, location, records)), []
         elif line:
             if header is None:
-                raise DataError(f"{where}: {_shown(line)}; expected '>' and a name (FASTA)")
-            parts.append(_coded(line, table, where, alphabet))
+                raise DataError(f"{location}: {_shown(line)}; expected '>' and a name (FASTA)")
+            coded_lines.append(_coded(line, table, location, alphabet))
     close()
     if not records:
         raise DataError(f"{path}: the file is empty; expected FASTA, '>' and a name first")
     return list(records.values())
 
 
-def _name(line: bytes, where: str, records: Mapping[str, Record]) -> str:
+def _name(line: bytes, location: str, records: Mapping[str, Record]) -> str:
     words = [word.decode("utf-8", "replace") for word in line[1:].split()]
     if not words:
-        raise DataError(f"{where}: a header without a name; expected one after '>'")
+        raise DataError(f"{location}: a header without a name; expected one after '>'")
     if words[0] in records:
-        raise DataError(f"{where}: {words[0]!r} stands already at {records[words[0]].where}")
+        raise DataError(f"{location}: {words[0]!r} stands already at {records[words[0]].where}")
     return words[0]
 
 
-def _coded(line: bytes, table: bytes, where: str, alphabet: str) -> bytes:
+def _coded(line: bytes, table: bytes, location: str, alphabet: str) -> bytes:
     coded = line.translate(table)
-    at = coded.find(_OUTSIDE)
-    if at >= 0:
+    i = coded.find(_OUTSIDE)
+    if i >= 0:
         raise DataError(
-            f"{where}: {_shown(line[at : at + 1])} at column {at + 1} is no letter of {alphabet}"
+            f"{location}: {_shown(line[i : i + 1])} at column {i + 1} is no letter of {alphabet}"
         )
     return coded
 

@@ -133,13 +133,13 @@ def load_corpus(root: str | pathlib.Path | None = None, max_bytes: int = 1024) -
             f"no Python functions found below {folder}: the standard library's sources are not "
             "installed there. Point train_input.source_dir at any folder of .py files."
         )
-    parts: tuple[list[str], list[str]] = ([], [])
+    splits: tuple[list[str], list[str]] = ([], [])
     whole = hashlib.sha256()
     for text in texts:
         digest = hashlib.sha256(text.encode()).digest()
         whole.update(digest)
-        parts[digest[0] < _HELD_OUT_PER_256].append(text)
-    return Corpus(tuple(parts[0]), tuple(parts[1]), whole.hexdigest())
+        splits[digest[0] < _HELD_OUT_PER_256].append(text)
+    return Corpus(tuple(splits[0]), tuple(splits[1]), whole.hexdigest())
 
 
 def yardsticks(texts: tuple[str, ...]) -> dict[str, float]:
@@ -228,12 +228,12 @@ def _depends_on(cfg: Any, tokenizer: str) -> list[object]:
     ]
 
 
-def tokens_of(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
+def tokens_of(cfg: Any, path: pathlib.Path | None) -> dict[str, np.ndarray]:
     """Return the tokens of a section's split, from the cache's folder when they lie there.
 
     Args:
         cfg: the section, with ``source_dir``, ``split``, ``max_bytes`` and ``vocab_size``.
-        kept: tokenizer.json of the run's weights; None trains one on the training part.
+        path: tokenizer.json of the run's weights; None trains one on the training part.
 
     Returns:
         ``tokens`` [N] int32 of all functions one after another, ``lengths`` of each, and what else
@@ -243,10 +243,10 @@ def tokens_of(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
         DataError: a tokenizer that cannot be the weights' own.
         FileNotFoundError: no Python source lies below ``source_dir``.
     """
-    text = kept.read_text(encoding="utf-8") if kept else ""
+    text = path.read_text(encoding="utf-8") if path else ""
 
     def make() -> dict[str, np.ndarray]:
-        tokenizer = kept and _checked(load_tokenizer(kept), kept, cfg.vocab_size)
+        tokenizer = path and _checked(load_tokenizer(path), path, cfg.vocab_size)
         return _tokenized(cfg, tokenizer or None)
 
     return cached_arrays("pystdlib", _depends_on(cfg, text), make)

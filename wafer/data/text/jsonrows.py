@@ -88,15 +88,15 @@ def json_records(stream: BinaryIO, start: int = 0) -> Iterator[JsonRecord]:
         head, first = head + 1, stream.readline(_LONGEST + 1)
     lines = bounded_lines(stream, head + 2)
     if _begins_document(first):
-        rest = stream.read(_DOCUMENT - len(first) + 1)
-        content = first + rest
+        body = stream.read(_DOCUMENT - len(first) + 1)
+        content = first + body
         _check_size(content, _DOCUMENT, "a JSON document")
         records = _items(content.decode("utf-8", "surrogateescape"))
         begin = next(records, None)
         if begin is not None and not begin.problem:
             yield from (r for r in itertools.chain([begin], records) if r.number >= start)
             return
-        lines = bounded_lines(io.BytesIO(rest), head + 2)
+        lines = bounded_lines(io.BytesIO(body), head + 2)
     _check_size(first, _LONGEST, f"line {head + 1}")
     for number, line in enumerate(itertools.chain([first], lines), head):
         if number >= start and line.strip():
@@ -124,15 +124,15 @@ def _begins_document(line: bytes) -> bool:
 def _items(text: str) -> Iterator[JsonRecord]:
     """Items of a list, or values with white space between; one by one, so that few are held."""
     listed = text.lstrip()[:1] == "["
-    at = _skip(text, text.index("[") + 1 if listed else 0)
+    offset = _skip(text, text.index("[") + 1 if listed else 0)
     for number in itertools.count():
-        if at == len(text) or (listed and not number and text[at] == "]"):
+        if offset == len(text) or (listed and not number and text[offset] == "]"):
             return
         try:
-            value, end = json.JSONDecoder().raw_decode(text, at)
-            text[at:end].encode()  # bytes that are not UTF-8 were kept as halves
-            _require_whole(value, text, at, end)
-            at = _next(text, end) if listed else _skip(text, end)
+            value, end = json.JSONDecoder().raw_decode(text, offset)
+            text[offset:end].encode()  # bytes that are not UTF-8 were kept as halves
+            _require_whole(value, text, offset, end)
+            offset = _next(text, end) if listed else _skip(text, end)
         except RecursionError:
             yield JsonRecord(number, None, "not JSON (nested too deeply)")
             return
@@ -144,18 +144,18 @@ def _items(text: str) -> Iterator[JsonRecord]:
 
 def _next(text: str, end: int) -> int:
     """Where the item behind an item of a list begins; the end of the text behind the last."""
-    at = _skip(text, end)
-    if text.startswith("]", at):
-        at = _skip(text, at + 1)
-        if at < len(text):
-            raise json.JSONDecodeError("Extra data", text, at)
-        return at
-    if not text.startswith(",", at):
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-    at = _skip(text, at + 1)
-    if at == len(text):
-        raise json.JSONDecodeError("Expecting value", text, at)
-    return at
+    offset = _skip(text, end)
+    if text.startswith("]", offset):
+        offset = _skip(text, offset + 1)
+        if offset < len(text):
+            raise json.JSONDecodeError("Extra data", text, offset)
+        return offset
+    if not text.startswith(",", offset):
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, offset)
+    offset = _skip(text, offset + 1)
+    if offset == len(text):
+        raise json.JSONDecodeError("Expecting value", text, offset)
+    return offset
 
 
 def _skip(text: str, at: int) -> int:

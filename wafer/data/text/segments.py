@@ -36,23 +36,23 @@ def _segment_rows(
         cells = [cell.decode("utf-8", "replace") for cell in raw.split()]
         if not cells or cells[0] in {"track", "browser"} or cells[0].startswith("#"):
             continue
-        where = f"{path}, line {number}"
+        entry = f"{path}, line {number}"
         try:
             start, end, state = map(int, cells[1:4])
         except ValueError:
             raise DataError(
-                f"{where}: {line[:40]!r}; expected a sequence, start, end and state (whole numbers)"
+                f"{entry}: {line[:40]!r}; expected a sequence, start, end and state (whole numbers)"
             ) from None
         name = cells[0]
         if name not in lengths:
             continue
         if not 0 <= start < end <= lengths[name]:
             raise DataError(
-                f"{where}: {start} to {end} is no part of the {lengths[name]} bases of {name!r}"
+                f"{entry}: {start} to {end} is no part of the {lengths[name]} bases of {name!r}"
             )
         if not 0 <= state < count:
             raise DataError(
-                f"{where}: state {state} is outside the {count} states, which count from 0 "
+                f"{entry}: state {state} is outside the {count} states, which count from 0 "
                 "(model.epigenetic_vocab_size)"
             )
         yield name, (start, end, state, number)

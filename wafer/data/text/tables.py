@@ -16,11 +16,11 @@ _VALUE = 16  # bytes of a value in memory at least
 _RATIO = 200  # unpacked bytes of a packed one, beyond _UNPACKED; LZ4 reaches 255, texts 10
 
 
-def _require_bounded(part: str, packed: int, unpacked: int) -> None:
+def _require_bounded(unit: str, packed: int, unpacked: int) -> None:
     if unpacked > _UNPACKED and unpacked > _RATIO * packed:
         raise DataError(
-            f"a {part} of {packed:,} bytes inflates to {unpacked:,}; expected less than {_RATIO} "
-            f"times as many, or {_UNPACKED:,}. Write the file again with fewer rows in each {part}"
+            f"a {unit} of {packed:,} bytes inflates to {unpacked:,}; expected less than {_RATIO} "
+            f"times as many, or {_UNPACKED:,}. Write the file again with fewer rows in each {unit}"
         )
 
 
@@ -125,8 +125,8 @@ def _unpacked_size(message: Any) -> int:
         offset = number("<H", fields + slot) if slot < number("<H", fields) else 0
         return offset and table + offset
 
-    def follow(at: int) -> int:
-        return at + number("<I", at)
+    def follow(offset: int) -> int:
+        return offset + number("<I", offset)
 
     batch = follow(field(follow(0), 2))
     if message.type == "dictionary":

@@ -115,17 +115,15 @@ def find_files(
     """
     files: list[pathlib.Path] = []
     names = tuple(names)
-    for place in map(pathlib.Path, places):
-        if place.is_file():
-            files.append(place)
+    for path in map(pathlib.Path, places):
+        if path.is_file():
+            files.append(path)
             continue
-        if not place.is_dir():
-            raise DataError(f"{key}: {place} does not exist")
-        inside = _inside(place, names) or _inside(
-            place, [n + end for n in names for end in _PACKED]
-        )
+        if not path.is_dir():
+            raise DataError(f"{key}: {path} does not exist")
+        inside = _inside(path, names) or _inside(path, [n + end for n in names for end in _PACKED])
         if not inside:
-            raise DataError(f"{key}: {place} holds none of {', '.join(names)}")
+            raise DataError(f"{key}: {path} holds none of {', '.join(names)}")
         files += inside
     return files
 
@@ -149,11 +147,11 @@ def find_described(
     """
     files: list[pathlib.Path] = []
     names = tuple(names)
-    for place in places:
-        folder = pathlib.Path(place)
+    for location in places:
+        folder = pathlib.Path(location)
         meta = folder / "meta.dat"
         if not meta.is_file():
-            files += find_files([place], names, key)
+            files += find_files([location], names, key)
             continue
         named = [folder / words[0] for line in text_lines(meta) if (words := words_of(line))]
         for path in named:
@@ -273,12 +271,12 @@ def _reader_of(stream: Any) -> Callable[[pathlib.Path, BinaryIO], Iterator[Row]]
 
 def _json(path: pathlib.Path, stream: BinaryIO) -> Iterator[Row]:
     for number, values, problem in json_records(stream):
-        where = f"{path}, row {number + 1}"
+        location = f"{path}, row {number + 1}"
         if problem:
-            raise DataError(f"{where}: {problem}")
+            raise DataError(f"{location}: {problem}")
         if not isinstance(values, dict):
-            raise DataError(f"{where}: expected a JSON object, got {str(values)[:40]!r}")
-        yield Row(where, values)
+            raise DataError(f"{location}: expected a JSON object, got {str(values)[:40]!r}")
+        yield Row(location, values)
 
 
 def _tsv(path: pathlib.Path, stream: BinaryIO) -> Iterator[Row]:

@@ -45,7 +45,7 @@ _WORDS = re.compile(
 
 
 @contextlib.contextmanager
-def tokenizing(what: str) -> Iterator[None]:
+def tokenizing(problem: str) -> Iterator[None]:
     """Turn what the tokenizers library raises into one error.
 
     Raises:
@@ -56,7 +56,7 @@ def tokenizing(what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
-        raise DataError(f"{what}: {error}") from None
+        raise DataError(f"{problem}: {error}") from None
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -164,11 +164,11 @@ def _require_few(what: str, made: float, most: int, characters: int = 1) -> None
         raise DataError(f"it makes {made:,.0f} {what} out of {characters} characters")
 
 
-def _stages(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _stages(component: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The steps of a normalizer, pre-tokenizer or decoder, those of sequences one by one."""
-    inner = [part.get(key, ()) for key in ("normalizers", "pretokenizers", "decoders")]
+    inner = [component.get(key, ()) for key in ("normalizers", "pretokenizers", "decoders")]
     if not any(inner):
-        yield part
+        yield component
     for stage in itertools.chain(*inner):
         yield from _stages(stage)
 
@@ -176,10 +176,10 @@ def _stages(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _put_for_one(stage: Mapping[str, Any]) -> float:
     """Count the characters that a replacement puts in place of one, at most."""
     if "content" in stage and "pattern" in stage:
-        made, pattern = len(stage["content"]), stage["pattern"]
+        inserted, pattern = len(stage["content"]), stage["pattern"]
         if "Regex" in pattern:
-            return made if _CONSUMING.fullmatch(pattern["Regex"]) else made + 1
-        return made / len(pattern["String"]) if pattern["String"] else made + 1
+            return inserted if _CONSUMING.fullmatch(pattern["Regex"]) else inserted + 1
+        return inserted / len(pattern["String"]) if pattern["String"] else inserted + 1
     # a decoder that finds '' puts a space before each character
     return 2 if "" in (stage.get("suffix"), stage.get("word_delimiter_token")) else 1
 

@@ -46,13 +46,13 @@ def read_turns(
     return texts[: len(texts) // 2 * 2]
 
 
-def _turn(turn: object, index: int, content: str, role: str, where: str) -> tuple[str, int]:
+def _turn(turn: object, index: int, content: str, role: str, source: str) -> tuple[str, int]:
     """Text and side (0 prompts, 1 completes) of one turn."""
     if isinstance(turn, str):
         return turn, index % 2
     if not isinstance(turn, Mapping) or not isinstance(turn.get(content), str):
-        raise DataError(f"{where}: expected a text, or an object with the text under {content!r}")
+        raise DataError(f"{source}: expected a text, or an object with the text under {content!r}")
     if (name := turn.get(role)) not in (*_PROMPTS, *_ANSWERS):
         known = ", ".join((*_PROMPTS, *_ANSWERS))
-        raise DataError(f"{where}: {role!r} is {name!r}; known: {known}")
+        raise DataError(f"{source}: {role!r} is {name!r}; known: {known}")
     return turn[content], int(name in _ANSWERS)

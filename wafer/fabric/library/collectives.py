@@ -155,13 +155,13 @@ def _two_phase(x: Array, group: int) -> Array:
     """[H, P, ...] to [H, ...]: chains of ``group`` columns, then a chain of their sums."""
     width = x.shape[1]
     full = width - width % group
-    parts = []
+    partial_sums = []
     if full:
         groups = x[:, :full].reshape(x.shape[0], full // group, group, *x.shape[2:])
-        parts.append(jax.vmap(_chain, in_axes=1, out_axes=1)(groups))
+        partial_sums.append(jax.vmap(_chain, in_axes=1, out_axes=1)(groups))
     if full < width:
-        parts.append(_chain(x[:, full:])[:, None])
-    return _chain(jnp.concatenate(parts, axis=1))
+        partial_sums.append(_chain(x[:, full:])[:, None])
+    return _chain(jnp.concatenate(partial_sums, axis=1))
 
 
 def _tree(x: Array) -> Array:

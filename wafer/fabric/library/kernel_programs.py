@@ -51,7 +51,7 @@ def _matvec(layout: Layout, m: int, n: int, products: Callable[[int, int], list[
 
     def ops(row: int, column: int) -> list[Op]:
         share = fmovs(mem("x"), fabin(down), n) if row else fmovs(fabout(down), mem("x"), n)
-        total = chain_op(chain, column, last=column == last, own=mem("y"), words=m)
+        total = chain_op(chain, column, last=column == last, operand=mem("y"), words=m)
         return [share] * (layout.height > 1) + products(row, column) + [total] * (last > 0)
 
     bind(layout, ops, layout.y, layout.x)
@@ -132,12 +132,12 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
         line_routes(layout, colors[name][s], layout.x if name == "a" else layout.y, s)
 
     def ops(row: int, column: int) -> list[Op]:
-        place, ops = {"a": column, "b": row}, list[Op]()
+        send_step, ops = {"a": column, "b": row}, list[Op]()
         for s in range(size + 1):
             for thread, name in enumerate("ab"):
                 if s == size:  # waits until the last tiles are here
                     ops.append(work(1, thread=thread))
-                elif place[name] == s:
+                elif send_step[name] == s:
                     out = fabout(colors[name][s])
                     ops.append(fmovs(out, mem(name), words[name], thread=thread))
                 else:
@@ -146,7 +146,7 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
             if not s:
                 continue
             left, right = (
-                name if place[name] == s - 1 else f"{name}{(s - 1) % 2}" for name in "ab"
+                name if send_step[name] == s - 1 else f"{name}{(s - 1) % 2}" for name in "ab"
             )
             ops += [
                 scaled_sum(mem("c", j * m), mem(left, i * m), mem(right, i * n + j, 0), m)

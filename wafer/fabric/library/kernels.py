@@ -203,11 +203,11 @@ def streamed_sparse_layer(
     Returns:
         [H, W, D, T] with the outputs in row 0, and the clock.
     """
-    kept = np.asarray(mask).sum(axis=(1, 2))
+    nonzeros = np.asarray(mask).sum(axis=(1, 2))
     tokens, width = x.shape[3], x.shape[1]
     per_weight = 1 + tokens + spec.op_launch
     arrival = np.arange(width) + 2 * spec.ramp_latency + 1
-    cycles = kept[:, None] * per_weight + np.where(kept[:, None] > 0, arrival, 0)
+    cycles = nonzeros[:, None] * per_weight + np.where(nonzeros[:, None] > 0, arrival, 0)
     partial = jnp.einsum("hfd,hwft->hwdt", jnp.where(mask, weight, 0), x)
     return reduce(partial, timing.local_time(clock, cycles), axis="y", spec=spec)
 

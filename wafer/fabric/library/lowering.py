@@ -86,7 +86,7 @@ def _two_phase(layout: Layout, words: int, group: int) -> Callable[[int], list[O
     if leaders > 1:
         second = [layout.color(), layout.color()]
         chain_routes(layout, second, x // group, leaders - 1, nodes=x % group == 0)
-    chained = functools.partial(chain_op, own=mem("x"), words=words)
+    chained = functools.partial(chain_op, operand=mem("x"), words=words)
 
     def ops(column: int) -> list[Op]:
         number, rank = divmod(column, group)
@@ -119,15 +119,15 @@ def allreduce_program(
     line_routes(layout, down, y, 0, x == 0)
     line_routes(layout, back, x, 0)
 
-    own = mem("x")
+    vector = mem("x")
     move = lambda dst, src: fmovs(dst, src, words)
 
     def ops(column: int, row: int) -> list[Op]:
         if column:
-            return [*sums(column), move(own, fabin(back))]
-        total = chain_op(up, row, last=row == height - 1, own=own, words=words)
-        tell = move(own, fabin(down)) if row else move(fabout(down), own)
-        return [*sums(0), total, tell, move(fabout(back), own)]
+            return [*sums(column), move(vector, fabin(back))]
+        total = chain_op(up, row, last=row == height - 1, operand=vector, words=words)
+        tell = move(vector, fabin(down)) if row else move(fabout(down), vector)
+        return [*sums(0), total, tell, move(fabout(back), vector)]
 
     bind(layout, ops, x, np.where(x == 0, y, 0))
     return layout.build()
@@ -141,7 +141,7 @@ def tree_program(
     With overheads every receive pays ``op_reload``: in the CSL they are turns of a loop.
     """
     layout = _layout(width, height, words, spec, overheads=overheads)
-    rounds, x, own = max(1, (width - 1).bit_length()), layout.x, mem("x")
+    rounds, x, vector = max(1, (width - 1).bit_length()), layout.x, mem("x")
     colors = [layout.color() for _ in range(rounds)]
     for r, color in enumerate(colors):
         reach = 1 << r
@@ -154,10 +154,10 @@ def tree_program(
     def ops(column: int) -> list[Op]:
         level = ((column & -column).bit_length() - 1) if column else rounds
         heard = [r for r in range(level) if column + (1 << r) < width]
-        ops = [fadds(own, own, fabin(colors[r]), words) for r in heard]
+        ops = [fadds(vector, vector, fabin(colors[r]), words) for r in heard]
         if column:
             out = fabout(colors[level])
-            last = dataclasses.replace(ops[-1], dst=out) if ops else fmovs(out, own, words)
+            last = dataclasses.replace(ops[-1], dst=out) if ops else fmovs(out, vector, words)
             ops = [*ops[:-1], last]
         if overheads and heard:
             waits = [spec.op_reload + spec.task_start * (i == 0) for i in range(len(ops))]
@@ -260,12 +260,12 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
     cx, cy = width // 2, height // 2
     left, right, top, bottom = x == cx - 1, x == cx, y == cy - 1, y == cy
     rows, columns = layout.color(), layout.color()
-    for color, along, centre, size, where in (
+    for color, along, centre, size, mask in (
         (rows, x, cx, width, True),
         (columns, y, cy, height, left | right),
     ):
-        march_routes(layout, color, along, centre - 1, 0, where=where)
-        march_routes(layout, color, along, centre, size - 1, where=where)
+        march_routes(layout, color, along, centre - 1, 0, where=mask)
+        march_routes(layout, color, along, centre, size - 1, where=mask)
     join_x, join_y, back = layout.color(), layout.color(), layout.color()
     centre = (left | right) & (top | bottom)
     layout.route(join_x, "RAMP", "W", centre & right)
@@ -276,10 +276,10 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
     across = ["W"] * (cx > 1) + ["E"]
     line_routes(layout, back, y, cy - 1, left, also=across)
 
-    here = mem("x", 0, 0)
-    add = lambda color, n: [fadds(here, here, fabin(color), n)] if n else []
-    send = lambda color: fmovs(fabout(color), here)
-    receive = fmovs(here, fabin(back))
+    word = mem("x", 0, 0)
+    add = lambda color, n: [fadds(word, word, fabin(color), n)] if n else []
+    send = lambda color: fmovs(fabout(color), word)
+    receive = fmovs(word, fabin(back))
 
     def ops(column: int, row: int) -> list[Op]:
         """Of a PE west (1) or east (2) of the centre, north (1) or south (2) of it, or neither."""

@@ -24,11 +24,11 @@ def bind(layout: Layout, ops: Callable[..., Sequence[Op]], *keys: np.ndarray) ->
     _, first, kind = np.unique(code, return_index=True, return_inverse=True)
     classes: dict[tuple[Op, ...], list[int]] = {}
     for number, place in enumerate(first):
-        own = tuple(ops(*(int(key.flat[place]) for key in keys)))
-        classes.setdefault(own, []).append(number)
-    for own, numbers in classes.items():
-        if own:
-            layout.task("main", own, np.isin(kind, numbers).reshape(code.shape), active=True)
+        task_ops = tuple(ops(*(int(key.flat[place]) for key in keys)))
+        classes.setdefault(task_ops, []).append(number)
+    for task_ops, numbers in classes.items():
+        if task_ops:
+            layout.task("main", task_ops, np.isin(kind, numbers).reshape(code.shape), active=True)
 
 
 def chain_routes(
@@ -61,20 +61,20 @@ def chain_routes(
         layout.route(color, behind, towards, np.logical_not(nodes) & more)
 
 
-def chain_op(colors: Sequence[int], rank: int, *, last: bool, own: Operand, words: int) -> Op:
+def chain_op(colors: Sequence[int], rank: int, *, last: bool, operand: Operand, words: int) -> Op:
     """Pass a chain's sum on from a node, or keep it at the root.
 
     Args:
         colors: of :func:`chain_routes`.
         rank: place in the chain.
         last: whether nothing arrives here.
-        own: the node's words.
+        operand: the node's words.
         words: how many.
     """
-    dst = fabout(colors[rank % 2]) if rank else own
+    dst = fabout(colors[rank % 2]) if rank else operand
     if last:
-        return fmovs(dst, own, words)
-    return fadds(dst, own, fabin(colors[1 - rank % 2]), words)
+        return fmovs(dst, operand, words)
+    return fadds(dst, operand, fabin(colors[1 - rank % 2]), words)
 
 
 def line_routes(
@@ -101,10 +101,10 @@ def line_routes(
     there = [side for side, end in ends.items() if root != end]
     layout.route(color, "RAMP", (*there, *also), where & (along == root))
     for side in there:
-        came, end = OPPOSITE[side], ends[side]
+        source, end = OPPOSITE[side], ends[side]
         beyond = where & ((along < root) if end == 0 else (along > root))
-        layout.route(color, came, ("RAMP", *also, side), beyond & (along != end))
-        layout.route(color, came, ("RAMP", *also), beyond & (along == end))
+        layout.route(color, source, ("RAMP", *also, side), beyond & (along != end))
+        layout.route(color, source, ("RAMP", *also), beyond & (along == end))
 
 
 def march_routes(

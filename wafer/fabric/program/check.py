@@ -138,28 +138,28 @@ def _routes(program: Program, sides: Mapping[int, Sides]) -> Iterator[_Problem]:
     inside, spec = np.ones((program.height, program.width), int), program.spec
     for number, (rx, tx) in sides.items():
         swaps, partner = program.colors[number].swaps, program.colors.get(number ^ 1)
-        here = f", color {number}: "
-        yield swaps * (not spec.color_swap) != 0, f"{here}{spec.name} cannot swap colors"
+        prefix = f", color {number}: "
+        yield swaps * (not spec.color_swap) != 0, f"{prefix}{spec.name} cannot swap colors"
         yield (
             swaps != (0 if partner is None else partner.swaps),
-            f"{here}it swaps with color {number ^ 1}, which must be declared and swap along the"
+            f"{prefix}it swaps with color {number ^ 1}, which must be declared and swap along the"
             " same axes here",
         )
         for side, opposite in OPPOSITE.items():
             for name, mask in (("tx", tx), ("rx", rx)):
                 yield (
                     (mask & Port[side] != 0) & (_neighbor(inside, side) == 0),
-                    f"{here}{name} {side} points off the grid of {tx.shape[1]}x{tx.shape[0]} PEs",
+                    f"{prefix}{name} {side} points off the grid of {tx.shape[1]}x{tx.shape[0]} PEs",
                 )
             swapped = swaps & (1 if side in "EW" else 2) != 0
             other = sides.get(number ^ 1, (rx, tx))[0]
             takes = np.where(swapped, _neighbor(other, side), _neighbor(rx, side)) & Port[opposite]
             yield (
                 (tx & Port[side] != 0) & (takes == 0),
-                f"{here}sent {side}, but the neighbour there never takes the color from its"
+                f"{prefix}sent {side}, but the neighbour there never takes the color from its"
                 f" {opposite}; add rx {opposite} to its route",
             )
-        yield (rx == 0) & (tx != 0), f"{here}leaves the router but never enters"
+        yield (rx == 0) & (tx != 0), f"{prefix}leaves the router but never enters"
 
 
 def _descriptors(program: Program, sides: Mapping[int, Sides]) -> Iterator[_Problem]:

@@ -68,10 +68,10 @@ def emit(program: Program) -> Image:
     shape = (height, width, COLORS)
     color, switch = np.zeros(shape, np.int32), np.full(shape, NO_SWITCH, np.int32)
     filters = np.zeros((*shape, len(COLUMNS["filters"])), np.int32)
-    for number, own in program.colors.items():
-        color[..., number], switch[..., number] = own.color, own.switch
-        filters[:, :, number] = np.array(own.rules, np.int32)[own.filters]
-    enters = {n: own.sides[1] & Port.RAMP != 0 for n, own in program.colors.items()}
+    for number, declared in program.colors.items():
+        color[..., number], switch[..., number] = declared.color, declared.switch
+        filters[:, :, number] = np.array(declared.rules, np.int32)[declared.filters]
+    enters = {n: declared.sides[1] & Port.RAMP != 0 for n, declared in program.colors.items()}
     keys = _keys(program, enters)
     _, first, tiles = np.unique(
         keys.reshape(len(keys), -1), axis=1, return_index=True, return_inverse=True
@@ -269,25 +269,25 @@ class _PeCode:
 
     def _end(self, op: Operation) -> dict[str, int]:
         """What the end of a microthread's operation does."""
-        done = self._done(op)
-        if len(done) > 1 or "block" in dict(done):
+        actions = self._done(op)
+        if len(actions) > 1 or "block" in dict(actions):
             raise FabricError(
                 f"{self.text}: the end of a microthread's operation activates or unblocks one task;"
                 " let that task do the rest"
             )
-        for action, task in done:
+        for action, task in actions:
             code = Action.ACTIVATE if action == "activate" else Action.UNBLOCK + _gate(task)
             return {"action": code, "target": self._id(task)}
         return {}
 
     def _write_routes(self, number: int, position: int) -> None:
         """Write a color's registers anew; it carries traffic again."""
-        own, later = self.source.colors[number], position - self.source.spec.switch_positions
-        color, switch = int(own.color[self.pe]) & ~TORN, int(own.switch[self.pe])
+        declared, later = self.source.colors[number], position - self.source.spec.switch_positions
+        color, switch = int(declared.color[self.pe]) & ~TORN, int(declared.switch[self.pe])
         if later < 0:
             switch = switch & ~(3 << 13) | position << 13
         else:
-            color = color & ~0x3FF | int(own.reroutes[later][self.pe])
+            color = color & ~0x3FF | int(declared.reroutes[later][self.pe])
             switch = NO_SWITCH
         for name, word in (("color", color), ("switch", switch & 0xFFFF)):
             self._constant(0, CONFIG[name] + number)

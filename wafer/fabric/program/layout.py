@@ -155,27 +155,27 @@ class Layout:
             RouteError: too many positions, or one that changes both sides on WSE-2.
         """
         mask = self.region(where)
-        there = self._color_of(color)
-        place = f"{first_pe(mask)}, color {color}"
+        entry = self._color_of(color)
+        location = f"{first_pe(mask)}, color {color}"
         if len(switches) + 1 > self.spec.switch_positions or start > len(switches):
             raise RouteError(
-                f"{place}: {len(switches) + 1} switch positions starting at {start}; a router"
+                f"{location}: {len(switches) + 1} switch positions starting at {start}; a router"
                 f" holds {self.spec.switch_positions}"
             )
         word, switch = _route(rx, tx), (0 if torn else start) << 13 | ring << 12 | NO_SWITCH
         for k, change in enumerate(switches):
-            code = self._position(change, f"{place}: switch position {k + 1}")
+            code = self._position(change, f"{location}: switch position {k + 1}")
             switch = switch & ~(15 << 4 * k) | code << 4 * k
-        there.color[mask] = word | ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
-        there.switch[mask] = switch
-        there.filters[mask] = 0
+        entry.color[mask] = word | ("x" in swap) << 10 | ("y" in swap) << 11 | torn * TORN
+        entry.switch[mask] = switch
+        entry.filters[mask] = 0
         if filter is not None:
-            there.filters[mask] = len(there.rules)
-            there.rules.append(_filter_row(filter, place))
+            entry.filters[mask] = len(entry.rules)
+            entry.rules.append(_filter_row(filter, location))
         for k, route in enumerate(reroutes):
-            if len(there.reroutes) == k:
-                there.reroutes.append(np.zeros_like(there.color))
-            there.reroutes[k][mask] = _route(*route)
+            if len(entry.reroutes) == k:
+                entry.reroutes.append(np.zeros_like(entry.color))
+            entry.reroutes[k][mask] = _route(*route)
 
     def array(self, name: str, words: int, dtype: str = "float32", where: Where = None) -> str:
         """Declare an array in PE memory; ``where`` only matters to the 48 KB budget.
@@ -274,18 +274,18 @@ class Layout:
         check_program(program)
         return program
 
-    def _position(self, change: Mapping[str, str | Sequence[str]], place: str) -> int:
+    def _position(self, change: Mapping[str, str | Sequence[str]], location: str) -> int:
         """A switch position as the register has it."""
         sides = 1 + self.spec.switch_both_sides
         if not 1 <= len(change) <= sides or change.keys() - {"rx", "tx"}:
             raise RouteError(
-                f"{place} changes {' and '.join(sorted(change)) or 'nothing'}; expected rx or tx"
+                f"{location} changes {' and '.join(sorted(change)) or 'nothing'}; expected rx or tx"
                 f"{', or both' if sides > 1 else f': {self.spec.name} has room for one side'}"
             )
         masks = {side: port_mask(ports) for side, ports in change.items()}
         for mask in masks.values():
             if mask.bit_count() != 1:
-                raise RouteError(f"{place} names {mask.bit_count()} ports; it has one a side")
+                raise RouteError(f"{location} names {mask.bit_count()} ports; it has one a side")
         return switch_position(masks)
 
     def _color_of(self, color: int) -> RoutedColor:
@@ -299,7 +299,7 @@ def _route(rx: str | Sequence[str], tx: str | Sequence[str]) -> int:
     return port_mask(rx) << 5 | port_mask(tx)
 
 
-def _filter_row(rule: Filter, place: str) -> list[int]:
+def _filter_row(rule: Filter, prefix: str) -> list[int]:
     columns = dict.fromkeys(COLUMNS["filters"], 0) | {"limit2": -1, "start": rule.start}
     if rule.kind == "counter":
         columns |= {"kind": 1, "counts_data": 1, "most": rule.high, "limit1": rule.limit}
@@ -307,7 +307,7 @@ def _filter_row(rule: Filter, place: str) -> list[int]:
         columns |= {"kind": 3, "low": rule.low, "high": rule.high}
     else:
         raise RouteError(
-            f"{place}: filter kind {rule.kind!r}; there are 'counter' and 'range' (no public text"
+            f"{prefix}: filter kind {rule.kind!r}; there are 'counter' and 'range' (no public text"
             " gives the rule of CSL's sparse counter)"
         )
     return [*columns.values()]

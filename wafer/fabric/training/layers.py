@@ -168,10 +168,10 @@ class _PE:
             self.ops.append(_wait(thread))
             return
         n = self.into if inward else self.out
-        own = self.at("x", self.x(m)) if inward else self.at("dy", self.dy(m))
+        operand = self.at("x", self.x(m)) if inward else self.at("dy", self.dy(m))
         if inward and self.k.dx is None:  # images come sample by sample
-            own = self.at("x", self.x(m), self.k.batch, inner=self.tile.inputs, outer=1)
-        self.ops.append(fmovs(own, fabin(stream.color(m)), n, thread=thread))
+            operand = self.at("x", self.x(m), self.k.batch, inner=self.tile.inputs, outer=1)
+        self.ops.append(fmovs(operand, fabin(stream.color(m)), n, thread=thread))
 
     def open(self) -> None:
         """Start on the first micro-batches."""
@@ -188,7 +188,7 @@ class _PE:
         colors = (self.k.rows, self.k.columns)[axis]
         if size > 1:
             last = rank == size - 1
-            self.ops.append(chain_op(colors, rank, last=last, own=words, words=n))
+            self.ops.append(chain_op(colors, rank, last=last, operand=words, words=n))
         return rank == 0
 
     def products(self, operands: Callable[[int, int, int], tuple[Mem, Mem, Mem]]) -> None:
@@ -239,16 +239,16 @@ class _PE:
         self.products(
             lambda e, i, o: (self.at("dx", dx + i), self.at("dy", dy + o), self.at("weights", e, 0))
         )
-        own, sign, n = self.at("dx", dx), self.at("sign"), self.into
-        if self.chain(1, own, n):
+        gradient, sign, n = self.at("dx", dx), self.at("sign"), self.into
+        if self.chain(1, gradient, n):
             # x is 0 or positive: -min(1, x 2^127) is 0 or -1, the last product turns it round
             self.ops += [
                 fmuls(sign, self.at("x", self.x(m)), Const(-(2.0**127)), n),
                 fmaxs(sign, sign, Const(-1.0), n),
-                fmuls(own, own, sign, n),
+                fmuls(gradient, gradient, sign, n),
             ]
             out = stream.out(self.tile.place, m)
-            self.send(stream, m, fmuls(out, own, Const(-1.0), n, thread=_DX))
+            self.send(stream, m, fmuls(out, gradient, Const(-1.0), n, thread=_DX))
 
     def update(self) -> None:
         """``w += rate g``, or ``v = momentum v + g; w += rate v``."""
@@ -274,7 +274,7 @@ def tile_ops(layer: LayerProgram, tile: LayerTile) -> list[Op]:
     return _ahead(pe.ops)
 
 
-def input_ops(stream: RegionStream, place: Spot, words: int, micro_batches: int) -> list[Op]:
+def input_ops(stream: RegionStream, pe: Spot, words: int, micro_batches: int) -> list[Op]:
     """A PE that the host writes images to: send array "input", then let the next PE send its own.
 
     Micro-batches that follow each other come from one PE, as far as possible: between two PEs
@@ -282,16 +282,16 @@ def input_ops(stream: RegionStream, place: Spot, words: int, micro_batches: int)
 
     Args:
         stream: of the images.
-        place: this PE; its rank in the stream's line says which micro-batches are its own.
+        pe: this PE; its rank in the stream's line says which micro-batches are its own.
         words: of a micro-batch.
         micro_batches: of an optimizer step, a multiple of the PEs.
     """
     ops, own = [], micro_batches // len(stream.line)
     for m in range(own):
         last = m + len(stream.colors) >= own  # of this color, which lets the others pass
-        out = stream.out(place, m) if last else fabout(stream.color(m))
+        out = stream.out(pe, m) if last else fabout(stream.color(m))
         ops.append(fmovs(out, mem("input", m * words), words))
-    if stream.resets(place):
+    if stream.resets(pe):
         ops += [reset_switches(stream, m) for m in range(len(stream.colors))]
     return ops
 
@@ -299,7 +299,7 @@ def input_ops(stream: RegionStream, place: Spot, words: int, micro_batches: int)
 def loss_pe_ops(
     scores: RegionStream,
     stream: RegionStream,
-    place: Spot,
+    pe: Spot,
     *,
     classes: int,
     batch: int,
@@ -310,7 +310,7 @@ def loss_pe_ops(
     Args:
         scores: stream of the scores.
         stream: of the gradients.
-        place: this PE; its rank in the stream's line is its first micro-batch.
+        pe: this PE; its rank in the stream's line is its first micro-batch.
         classes: number of scores.
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step, a multiple of the PEs.
@@ -327,8 +327,8 @@ def loss_pe_ops(
         into = fmovs(mem("scores", after), fabin(color), n, thread=thread)
         ops.append(_wait(thread) if last else into)
         ops += gradient_ops(mem("scores", now), labels, out, classes, batch)
-        ops.append(fmuls(stream.out(place, 0), out, scale, n, thread=_DX))
+        ops.append(fmuls(stream.out(pe, 0), out, scale, n, thread=_DX))
         ops += loss_ops(labels, loss, classes, batch)
-        if stream.resets(place):
+        if stream.resets(pe):
             ops.append(reset_switches(stream, 0, _DX))
     return _ahead([*ops, fmuls(loss, loss, scale)])

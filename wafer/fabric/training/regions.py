@@ -55,7 +55,7 @@ def lane(region: Region, towards: str) -> list[Spot]:
     return [(region.x + k, region.y - 1) for k in range(region.width)]
 
 
-def tree(region: Region, towards: str, start: Spot, came: str) -> dict[Spot, tuple[str, list[str]]]:
+def tree(region: Region, towards: str, start: Spot, port: str) -> dict[Spot, tuple[str, list[str]]]:
     """Where each PE takes a stream from, and the sides by which it passes it on.
 
     Args:
@@ -63,19 +63,19 @@ def tree(region: Region, towards: str, start: Spot, came: str) -> dict[Spot, tup
         towards: "E": along its lane and the rows; "S": along its lane and the columns; "": along
             the column of ``start``, both ways along the rows.
         start: where the stream enters, in the lane if there is one.
-        came: the side from which it does.
+        port: the side from which it does.
     """
     along, across = {"E": ("NS", "E"), "S": ("WE", "S"), "": ("NS", "WE")}[towards]
     inside = {*pes_of(region)}
     trunk = lane(region, towards) if towards else [p for p in inside if p[0] == start[0]]
-    spread, reached = {start: (came, list[str]())}, [start]
-    for at in reached:  # grows
+    spread, reached = {start: (port, list[str]())}, [start]
+    for pe in reached:  # grows
         for to in along + across:
-            there = neighbor(*at, to)
-            if there in (trunk if to in along else inside) and there not in spread:
-                spread[at][1].append(to)
-                spread[there] = OPPOSITE[to], []
-                reached.append(there)
+            adjacent = neighbor(*pe, to)
+            if adjacent in (trunk if to in along else inside) and adjacent not in spread:
+                spread[pe][1].append(to)
+                spread[adjacent] = OPPOSITE[to], []
+                reached.append(adjacent)
     return spread
 
 
@@ -105,22 +105,22 @@ class Links:
         """Sides by which the cheapest path leaves each PE from ``start`` until it is at a goal."""
         best, queue = {start: 0}, [(0, start, "")]
         while queue:
-            cost, at, steps = heapq.heappop(queue)
-            if cost > best[at]:
+            cost, pe, steps = heapq.heappop(queue)
+            if cost > best[pe]:
                 continue
-            if at in goal:
+            if pe in goal:
                 return [*steps]
             for to in STEPS:
-                there = neighbor(*at, to)
-                inside = 0 <= there[0] < self.size[1] and 0 <= there[1] < self.size[0]
-                if not inside or there in walls:
+                adjacent = neighbor(*pe, to)
+                inside = 0 <= adjacent[0] < self.size[1] and 0 <= adjacent[1] < self.size[0]
+                if not inside or adjacent in walls:
                     continue
-                carried = self.words[at, to]
+                carried = self.words[pe, to]
                 full = carried > 0 and carried + words > _SHARED * self.most
                 total = cost + 1 + carried // _PER_HOP + _FULL * full
-                if total < best.get(there, total + 1):
-                    best[there] = total
-                    heapq.heappush(queue, (total, there, steps + to))
+                if total < best.get(adjacent, total + 1):
+                    best[adjacent] = total
+                    heapq.heappush(queue, (total, adjacent, steps + to))
         return None
 
 
@@ -137,10 +137,10 @@ class RegionStream(NamedTuple):
     @property
     def way(self) -> list[Spot]:
         """PEs from the first sender to the one where it spreads."""
-        way = [self.line[0]]
+        path = [self.line[0]]
         for to in self.steps:
-            way.append(neighbor(*way[-1], to))
-        return way
+            path.append(neighbor(*path[-1], to))
+        return path
 
     def color(self, m: int) -> int:
         """Color of a micro-batch."""
@@ -155,10 +155,10 @@ class RegionStream(NamedTuple):
         return len(self.line) > 1 and place == self.line[-1]
 
 
-def spot(layout: Layout, place: Spot) -> np.ndarray:
+def spot(layout: Layout, pe: Spot) -> np.ndarray:
     """[H, W] bool, True at one PE."""
     mask = np.zeros((layout.height, layout.width), bool)
-    mask[place[1], place[0]] = True
+    mask[pe[1], pe[0]] = True
     return mask
 
 
@@ -210,11 +210,11 @@ def find_stream(
 
 def way_links(stream: RegionStream) -> list[Link]:
     """Links of a stream's way to its region, and of the lane by which it spreads there."""
-    way = stream.way
-    links = [*zip(way, stream.steps, strict=False)]
+    path = stream.way
+    links = [*zip(path, stream.steps, strict=False)]
     if not stream.towards:
         return links
-    spread = tree(stream.target, stream.towards, way[-1], "")
+    spread = tree(stream.target, stream.towards, path[-1], "")
     lanes = lane(stream.target, stream.towards)
     return links + [(place, to) for place in lanes for to in spread[place][1]]
 
@@ -255,19 +255,19 @@ class Wires:
 
     def _route(self, stream: RegionStream, color: int, filters: dict[Spot, Filter | None]) -> None:
         layout, line, path = self.layout, stream.line, stream.way
-        for rank, place in enumerate(line):
-            behind = None if rank + 1 == len(line) else side(place, line[rank + 1])
-            ahead = stream.steps[0] if rank == 0 else side(place, line[rank - 1])
+        for rank, pe in enumerate(line):
+            behind = None if rank + 1 == len(line) else side(pe, line[rank + 1])
+            ahead = stream.steps[0] if rank == 0 else side(pe, line[rank - 1])
             switches = [{"rx": behind}] if behind else []
-            where = spot(layout, place)
+            where = spot(layout, pe)
             layout.route(color, "RAMP", ahead, where, switches=switches, ring=bool(behind))
-        for at, came, goes in zip(path[1:], stream.steps, stream.steps[1:], strict=False):
-            layout.route(color, OPPOSITE[came], goes, spot(layout, at))
+        for pe, came, goes in zip(path[1:], stream.steps, stream.steps[1:], strict=False):
+            layout.route(color, OPPOSITE[came], goes, spot(layout, pe))
         spread = tree(stream.target, stream.towards, path[-1], OPPOSITE[stream.steps[-1]])
         taken = set(pes_of(stream.target))
-        for at, (source, onward) in spread.items():
-            ports = ["RAMP", *onward] if at in taken else onward
-            layout.route(color, source, ports, spot(layout, at), filter=filters.get(at))
+        for pe, (source, onward) in spread.items():
+            ports = ["RAMP", *onward] if pe in taken else onward
+            layout.route(color, source, ports, spot(layout, pe), filter=filters.get(pe))
 
     def _color(self, pes: set[Spot], queue: int) -> int:
         free = [c for (c, q), taken in self._taken.items() if q == queue and not taken & pes]

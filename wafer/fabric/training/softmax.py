@@ -75,13 +75,13 @@ def reciprocal_ops(s: Mem, scratch: Mem, out: Mem, n: int) -> list[Op]:
     return ops
 
 
-def log_ops(s: Mem, top: float, at: Callable[[str], Mem], out: Mem, n: int) -> list[Op]:
+def log_ops(s: Mem, top: float, operand: Callable[[str], Mem], out: Mem, n: int) -> list[Op]:
     """``out = log(s)`` for 1 <= s <= top: ``log c + 2 artanh((s - c) / (s + c))``, c = sqrt(top).
 
     Args:
         s: n words; left as ``s - c``.
         top: greatest s.
-        at: scratch array by name: inverse, narrow, ratio, square.
+        operand: scratch array by name: inverse, narrow, ratio, square.
         out: n words.
         n: elements.
     """
@@ -90,12 +90,12 @@ def log_ops(s: Mem, top: float, at: Callable[[str], Mem], out: Mem, n: int) -> l
     while bound ** (2 * terms + 1) / (2 * terms + 1) > 1e-8:
         terms += 1
     series = [2 / (2 * i + 1) for i in range(terms - 1, -1, -1)]
-    ratio, square = at("ratio"), at("square")
+    ratio, square = operand("ratio"), operand("square")
     return [
         fadds(square, s, Const(centre), n),
         fsubs(s, s, Const(centre), n),
-        *reciprocal_ops(square, at("narrow"), at("inverse"), n),
-        fmuls(ratio, s, at("inverse"), n),
+        *reciprocal_ops(square, operand("narrow"), operand("inverse"), n),
+        fmuls(ratio, s, operand("inverse"), n),
         fmuls(square, ratio, ratio, n),
         *(_polynomial(out, square, series, n) if terms > 1 else [fmovs(out, Const(2.0), n)]),
         fmuls(out, out, ratio, n),
@@ -110,8 +110,8 @@ def gradient_ops(scores: Mem, labels: Mem, out: Mem, classes: int, batch: int) -
     :func:`loss_ops`.
     """
     n = classes * batch
-    each = lambda name: mem(name, 0, 1, inner=batch)  # again for every class
-    top, total, power = each("top"), each("total"), mem("power")
+    per_class = lambda name: mem(name, 0, 1, inner=batch)  # again for every class
+    top, total, power = per_class("top"), per_class("total"), mem("power")
     return [
         fmovs(top, scores, batch),
         fmaxs(top, top, scores, n),
@@ -121,7 +121,7 @@ def gradient_ops(scores: Mem, labels: Mem, out: Mem, classes: int, batch: int) -
         fmovs(total, Const(0.0), batch),
         fadds(total, total, power, n),
         *reciprocal_ops(mem("total"), mem("narrow"), mem("inverse"), batch),
-        fmuls(out, power, each("inverse"), n),
+        fmuls(out, power, per_class("inverse"), n),
         fsubs(out, out, labels, n),
     ]
 

@@ -244,23 +244,23 @@ def autocast(enabled: bool = True) -> Iterator[None]:
 
     Parameters stay float32, and so do the outputs.
     """
-    where = current_backend()
-    where.autocast_depth += enabled
+    backend = current_backend()
+    backend.autocast_depth += enabled
     try:
         yield
     finally:
-        where.autocast_depth -= enabled
+        backend.autocast_depth -= enabled
 
 
 @contextlib.contextmanager
 def disable_casts() -> Iterator[None]:
     """Let compiled models compute in float32 until the end of the block."""
-    where = current_backend()
-    depth, where.autocast_depth = where.autocast_depth, 0
+    backend = current_backend()
+    depth, backend.autocast_depth = backend.autocast_depth, 0
     try:
         yield
     finally:
-        where.autocast_depth = depth
+        backend.autocast_depth = depth
 
 
 __getattr__ = functools.partial(explain, __name__)

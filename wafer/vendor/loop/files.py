@@ -36,10 +36,10 @@ def save(state: Mapping[str, PyTree], path: str | pathlib.Path) -> None:
             raise CheckpointError(f"save: {name!r} is what the file calls another part; rename it")
         leaves = jax.tree.leaves(value)
         if any(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
-            tree, rest = _split(value)
+            tree, metadata = _split(value)
             arrays[_NAMES.get(name, name)] = tree
-            if rest:
-                plain[f"{name}/meta"] = rest
+            if metadata:
+                plain[f"{name}/meta"] = metadata
         else:
             plain[name] = value
     write_checkpoint(path, arrays, plain)

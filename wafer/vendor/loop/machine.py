@@ -128,13 +128,13 @@ class Backend:
     @contextlib.contextmanager
     def traced(self, state: dict[str, PyTree], recorder: Recorder) -> Iterator[None]:
         """Work on these slots, tracers, until the end of the block; then the old ones are back."""
-        kept = self.state
+        saved_state = self.state
         self.state, self.recorder, self.tracing = dict(state), recorder, True
         self.touched = {}
         try:
             yield
         finally:
-            self.state, self.recorder, self.tracing = kept, None, False
+            self.state, self.recorder, self.tracing = saved_state, None, False
 
 
 def _mesh(num_csx: int) -> Mesh:
@@ -181,10 +181,10 @@ def backend(
     update_flags()  # a program of the loop is eager: no block holds all of it
     if compile_dir is not None:
         jax.config.update("jax_compilation_cache_dir", compile_dir)
-    made = Backend(backend_type.upper(), seed, cluster_config)
-    made.stops_after = "validate" if validate_only else "compile" if compile_only else None
-    _CURRENT[:] = [made]
-    return made
+    new_backend = Backend(backend_type.upper(), seed, cluster_config)
+    new_backend.stops_after = "validate" if validate_only else "compile" if compile_only else None
+    _CURRENT[:] = [new_backend]
+    return new_backend
 
 
 def configure(
@@ -214,7 +214,7 @@ def configure(
         TypeError: a key that ``CSConfig`` lacks.
     """
     del model_dir, transfer_processes
-    made = backend(
+    new_backend = backend(
         "CSX",
         seed=seed or 0,
         compile_dir=compile_dir,
@@ -222,8 +222,8 @@ def configure(
         validate_only=validate_only,
         cluster_config=CSConfig(**cluster),
     )
-    made.checkpoint_steps = checkpoint_steps
-    return made
+    new_backend.checkpoint_steps = checkpoint_steps
+    return new_backend
 
 
 def current_backend() -> Backend:

@@ -99,7 +99,7 @@ def _divide(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     return np.divide(top, below, out=np.zeros(np.broadcast(top, below).shape), where=below != 0)
 
 
-def _flat(values: ArrayLike | None, shape: tuple[int, ...], where: str) -> np.ndarray:
+def _flat(values: ArrayLike | None, shape: tuple[int, ...], name: str) -> np.ndarray:
     """Return values [...] as float64 [N], ones for None.
 
     Raises:
@@ -108,7 +108,7 @@ def _flat(values: ArrayLike | None, shape: tuple[int, ...], where: str) -> np.nd
     if values is None:
         return np.ones(math.prod(shape))
     if np.shape(values) != shape:
-        raise ValueError(f"{where} of shape {np.shape(values)}; expected the labels' shape {shape}")
+        raise ValueError(f"{name} of shape {np.shape(values)}; expected the labels' shape {shape}")
     return np.asarray(values).astype(np.float64).reshape(-1)
 
 
@@ -144,10 +144,10 @@ class AccuracyMetric(_QuotientMetric):
         """
         del dtype
         shape = np.shape(labels)
-        kept = _flat(weights, shape, "AccuracyMetric: weights")
+        flat_weights = _flat(weights, shape, "AccuracyMetric: weights")
         hits = _flat(predictions, shape, "AccuracyMetric: predictions") == _flat(labels, shape, "")
-        self.total += float((hits * kept).sum())
-        self.count += float((kept > 0).sum())
+        self.total += float((hits * flat_weights).sum())
+        self.count += float((flat_weights > 0).sum())
 
 
 class PerplexityMetric(_QuotientMetric):
@@ -317,12 +317,12 @@ class PrecisionAtKMetric(_QuotientMetric):
             predictions: [B, C] scores of the classes.
             weights: [] or [B].
         """
-        wanted, scores = np.asarray(labels), np.asarray(predictions)
+        truth, scores = np.asarray(labels), np.asarray(predictions)
         best = np.argsort(-scores, axis=-1, kind="stable")[:, : self.k]
-        found = (wanted[:, :, None] == best[:, None, :]).sum(axis=(1, 2))
+        found = (truth[:, :, None] == best[:, None, :]).sum(axis=(1, 2))
         scales = np.broadcast_to(1.0 if weights is None else np.asarray(weights), found.shape)
         self.total += float((found * scales).sum())
-        self.count += float(self._most(wanted) * scales.sum())
+        self.count += float(self._most(truth) * scales.sum())
 
     def _most(self, labels: np.ndarray) -> int:
         """Hits that a row may have, of ``labels`` [B, L]."""

@@ -424,7 +424,7 @@ class _SchedulerNames:
         Raises:
             ValueError: milestones elsewhere.
         """
-        specs = [part.spec for part in schedulers]
+        specs = [scheduler.spec for scheduler in schedulers]
         lengths = [entry.length or 0 for entry in parse_schedules(specs)]
         ends = [sum(lengths[: i + 1]) for i in range(len(lengths) - 1)]
         if milestones and list(milestones) != ends:
@@ -432,8 +432,8 @@ class _SchedulerNames:
                 f"SequentialLR: milestones {list(milestones)}, but the schedules' total_iters end "
                 f"at {ends}"
             )
-        for part in schedulers:
-            part._backend.parts.remove(part)
+        for scheduler in schedulers:
+            scheduler._backend.parts.remove(scheduler)
         return LRScheduler(optimizer, specs)
 
     def __getattr__(self, name: str) -> Any:

@@ -254,14 +254,14 @@ def _run(
     """Make the run of a script: its model, and the data that its mode reads."""
     engine = _Statements(model_fn, params, settings)
     inputs, datasets = {}, {}
-    for part, function in functions.items():
-        if part not in settings.mode:
+    for mode, function in functions.items():
+        if mode not in settings.mode:
             continue
-        opened = functools.partial(_batches, f"{part}_data_fn", function, params)
+        opened = functools.partial(_batches, f"{mode}_data_fn", function, params)
         rows = next(opened())["batch"]
         engine.see(rows[0])
-        inputs[f"{part}_input"] = _Input(data_processor=part, batch_size=len(rows))
-        datasets[part] = Streamed(
+        inputs[f"{mode}_input"] = _Input(data_processor=mode, batch_size=len(rows))
+        datasets[mode] = Streamed(
             source=[],
             row_length=1,
             open_pass=lambda *_, opened=opened: opened(),

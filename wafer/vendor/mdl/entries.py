@@ -56,13 +56,13 @@ def read_entries(root: Attributes, datasets: Mapping[str, Attributes]) -> dict[s
         ValueError: names the entry whose record is damaged.
     """
     named = urllib.parse.unquote if float(root.get("__version__", 0.1)) < 0.5 else str
-    found = {named(name): (name, own) for name, own in datasets.items()}
-    if len(found) < len(datasets):
+    records = {named(name): (name, own) for name, own in datasets.items()}
+    if len(records) < len(datasets):
         raise ValueError("two datasets have one name once unquoted")
     entries: dict[str, Entry] = {}
     keys = [key for key in root if key.endswith(_RECORD) and key != _RECORD]
-    for name in sorted(found.keys() | {key.removesuffix(_RECORD) for key in keys}):
-        dataset, record = found.get(name, (name, {}))
+    for name in sorted(records.keys() | {key.removesuffix(_RECORD) for key in keys}):
+        dataset, record = records.get(name, (name, {}))
         try:
             if named is str and name + _RECORD in root:
                 record = json.loads(root[name + _RECORD])[name + _RECORD] | dict(record)
@@ -110,12 +110,12 @@ def follow(entries: Mapping[str, Entry], name: str) -> Entry:
     Raises:
         ValueError: the links lead nowhere or in a circle.
     """
-    seen: list[str] = []
-    while name in entries and entries[name].kind == "link" and name not in seen:
-        seen.append(name)
+    links: list[str] = []
+    while name in entries and entries[name].kind == "link" and name not in links:
+        links.append(name)
         name = entries[name].where
-    if name in seen or name not in entries:
-        raise ValueError(f"entry {(seen or [name])[0]} is a link to {name}, which holds nothing")
+    if name in links or name not in entries:
+        raise ValueError(f"entry {(links or [name])[0]} is a link to {name}, which holds nothing")
     return entries[name]
 
 

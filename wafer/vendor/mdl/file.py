@@ -57,8 +57,8 @@ class MdlFile(Mapping[str, np.ndarray]):
             raise CheckpointError(
                 f"{path} is incomplete: its writer did not mark it finished (__SUCCESS__)"
             )
-        found = {name: self._follow(name) for name in self._entries}
-        for name, entry in found.items():
+        entries = {name: self._follow(name) for name in self._entries}
+        for name, entry in entries.items():
             if entry.kind == "elsewhere":
                 raise CheckpointError(
                     f"{path}: tensor {name} is in another file, {entry.where}; save the checkpoint "
@@ -66,7 +66,7 @@ class MdlFile(Mapping[str, np.ndarray]):
                 )
             if entry.kind == "tensor" and entry.where not in datasets:
                 raise CheckpointError(f"{path}: tensor {name} is missing")
-        self._tensors = {n: entry for n, entry in found.items() if entry.kind in _TENSORS}
+        self._tensors = {n: entry for n, entry in entries.items() if entry.kind in _TENSORS}
         try:
             self._file = h5py.File(path, "r")
         except _DAMAGE as error:
@@ -216,11 +216,11 @@ def _require_stored(dataset: h5py.Dataset) -> None:
     if dataset.is_virtual or dataset.external:
         raise ValueError("its values are in other files")
     if dataset.chunks is None:
-        there, all_ = dataset.id.get_storage_size(), dataset.nbytes
+        stored, all_ = dataset.id.get_storage_size(), dataset.nbytes
     else:
         along = [-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
-        there, all_ = dataset.id.get_num_chunks(), math.prod(along)
-    if there < all_:
+        stored, all_ = dataset.id.get_num_chunks(), math.prod(along)
+    if stored < all_:
         raise ValueError(f"shape {dataset.shape} was never filled")
 
 
@@ -246,11 +246,11 @@ def attributes(path: str) -> tuple[Attributes, dict[str, Attributes]]:
 
 def _plain(attrs: Mapping[str, object]) -> Attributes:
     values = ((name, x.item() if isinstance(x, np.generic) else x) for name, x in attrs.items())
-    kept = {  # of an array, as ``dtypes`` is, the text of a list
+    plain = {  # of an array, as ``dtypes`` is, the text of a list
         str(name): str(x.tolist()) if isinstance(x, np.ndarray) else x
         for name, x in values
         if isinstance(x, str | int | float | np.ndarray)
     }
-    if not str(kept.get("__spec__", "[")).startswith("["):  # a pickle
-        del kept["__spec__"]
-    return kept
+    if not str(plain.get("__spec__", "[")).startswith("["):  # a pickle
+        del plain["__spec__"]
+    return plain

@@ -220,14 +220,14 @@ def _ours(
     file: MdlFile, name: str, row: TensorRow, shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterable[tuple[str, np.ndarray]]:
     """Read one moment as those of our parameters."""
-    own = [shapes[path] for path in row.ours]
-    shape, expected = file.shape(name), row.codec.foreign_shape(own)
+    our_shapes = [shapes[path] for path in row.ours]
+    shape, expected = file.shape(name), row.codec.foreign_shape(our_shapes)
     if shape != expected:
         raise CheckpointError(
             f"{file.path}: {name} has shape {shape}; {row.foreign}, to which its number belongs, "
             f"has {expected}. Use the params file that it was trained with, or " + _WEIGHTS_ALONE
         )
-    return zip(row.ours, row.codec.to_ours(file[name], own), strict=True)
+    return zip(row.ours, row.codec.to_ours(file[name], our_shapes), strict=True)
 
 
 def finished_steps(state: OptimizerState, section: Optimizer) -> int:
@@ -245,7 +245,7 @@ def finished_steps(state: OptimizerState, section: Optimizer) -> int:
 
 
 def our_tree(
-    state: OptimizerState, section: Optimizer, template: object, shapes: Params, where: str
+    state: OptimizerState, section: Optimizer, template: object, shapes: Params, source: str
 ) -> Params:
     """Build the optimizer state of a checkpoint of ours.
 
@@ -254,7 +254,7 @@ def our_tree(
         section: the run's optimizer.
         template: shapes of the state that ``make_optimizer`` begins with.
         shapes: of the parameters.
-        where: the file, for errors.
+        source: the file, for errors.
 
     Raises:
         CheckpointError: another optimizer's state.
@@ -262,7 +262,7 @@ def our_tree(
     kind = section.optimizer_type
     if kind not in KEYS:
         raise CheckpointError(
-            f"{where}: {kind} cannot take its optimizer state over; known: {', '.join(KEYS)}. "
+            f"{source}: {kind} cannot take its optimizer state over; known: {', '.join(KEYS)}. "
             + _ANEW
         )
     owners = {name: leaf.shape for name, leaf in named_leaves(shapes)}
@@ -275,7 +275,7 @@ def our_tree(
             key = KEYS[kind].get(field, field)
             if owner not in state.moments.get(key, {}):
                 raise CheckpointError(
-                    f"{where}: {kind} needs {key!r} of {owner}; the file's optimizer has "
+                    f"{source}: {kind} needs {key!r} of {owner}; the file's optimizer has "
                     f"{', '.join(sorted(state.moments)) or 'no moments'}. {_ANEW}"
                 )
             tree[path] = state.moments[key][owner]

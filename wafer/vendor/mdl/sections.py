@@ -72,8 +72,8 @@ def training_sections(
     kind = settings.get("optimizer_type")
     if kind not in _GROUP_KEYS:
         raise ValueError(f"the state of {kind} is not written; known: {', '.join(_GROUP_KEYS)}")
-    if own := [key for key in ("params", "adjust_learning_rate") if settings.get(key)]:
-        raise ValueError(f"groups of optimizer.{own[0]} are not written")
+    if grouped := [key for key in ("params", "adjust_learning_rate") if settings.get(key)]:
+        raise ValueError(f"groups of optimizer.{grouped[0]} are not written")
     section = parse_optimizer(settings)
     shapes = {name: np.shape(leaf) for name, leaf in named_leaves(tree[PARAMS])}
     moments: dict[str, dict[str, Any]] = {}
@@ -84,14 +84,14 @@ def training_sections(
             moments.setdefault(KEYS[kind][field], {})[owner] = leaf
         elif field == "learning_rate":
             rate = float(np.asarray(leaf).ravel()[0])
-    tensors = {key: export_weights(model, own, format_, None) for key, own in moments.items()}
+    tensors = {key: export_weights(model, moment, format_, None) for key, moment in moments.items()}
     groups: tuple[list[str], list[str]] = ([], [])  # that decay, and that do not
     for row in written_rows(model, format_):
         if not is_constant(row.ours[0]):
             groups[0 if is_decayed(row.foreign, row.ours[0]) else 1].append(row.foreign)
     scalars = _scalars(section, steps)
     state = {
-        i: {key: own[name] for key, own in tensors.items()} | scalars
+        i: {key: values[name] for key, values in tensors.items()} | scalars
         for i, name in enumerate([*groups[0], *groups[1]] if tensors else [])
     }
     param_groups = _param_groups(section, settings.get("weight_decay") or 0.0, groups, rate)
@@ -169,10 +169,10 @@ def carried_sections(file: MdlFile, model: Model, format_: str) -> dict[str, Tre
     # Places of a list are numbers: '10' comes after '9'.
     for entry in sorted(entries, key=lambda m: (int(m[2]), m[3].partition(".")[0], len(m[3]))):
         value = _copied(file, entry[0])
-        name, _, place = entry[3].partition(".")
+        name, _, list_index = entry[3].partition(".")
         if entry[1] == "state":
             state.setdefault(int(entry[2]), {})[entry[3]] = value
-        elif place:
+        elif list_index:
             groups.setdefault(int(entry[2]), {}).setdefault(name, []).append(value)
         else:
             groups.setdefault(int(entry[2]), {})[name] = value

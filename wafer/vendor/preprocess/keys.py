@@ -73,11 +73,11 @@ def _release(value: object) -> str | None:
     if value is None:
         return None
     parts = str(value).removeprefix("Release_").split(".")
-    found = ".".join(parts[:2])
-    found = "2.10" if found == "2.1" else found
-    if found not in RELEASES:
+    release = ".".join(parts[:2])
+    release = "2.10" if release == "2.1" else release
+    if release not in RELEASES:
         raise ValueError(f"no release with such files; known: {', '.join(RELEASES)}")
-    return found
+    return release
 
 
 class TokenizerParams(Section):

@@ -71,11 +71,11 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, object]) 
         DataError: a read hook or a tokenizer that there is not.
     """
     raw = {} if path is None else read_yaml(path)[0]
-    given = {key: value for key, value in flags.items() if value is not None}
+    provided = {key: value for key, value in flags.items() if value is not None}
     words = {"true": True, "false": False, "null": None, "none": None}
-    typed = given | {
+    typed = provided | {
         key: words.get(value.lower(), value)
-        for key, value in given.items()
+        for key, value in provided.items()
         if isinstance(value, str) and key not in _WORDS
     }
     try:
@@ -151,14 +151,14 @@ def _hooked(keys: YamlMapping, flags: Mapping[str, object], raw: YamlMapping) ->
     for key in [key for key in keys if key in NO_EFFECT]:
         _LOG.info("%s: no effect here: %s", key, NO_EFFECT[key])
         del keys[key]
-    own = parse(HookKeys, {k: keys.pop(k) for k in list(keys) if k in HookKeys.model_fields})
+    hook_keys = parse(HookKeys, {k: keys.pop(k) for k in list(keys) if k in HookKeys.model_fields})
     nested = _unnested(keys)
-    release = own.release or ("2.3" if nested else RELEASES[-1])
+    release = hook_keys.release or ("2.3" if nested else RELEASES[-1])
     major, minor = map(int, release.split("."))
     losses = f" without its losses of text (release: {release} has those, too)"
-    told = losses if own.release is None else ", as the vendor's tool writes them"
+    told = losses if hook_keys.release is None else ", as the vendor's tool writes them"
     _LOG.info("Rows of release %s%s", release, told)
-    if keys.get("training_objective") is None and "fim_rate" in keys and own.release is None:
+    if keys.get("training_objective") is None and "fim_rate" in keys and hook_keys.release is None:
         _LOG.info("training_objective: fim, which fim_rate means; it is missing in the file")
         keys["training_objective"] = "fim"
     _name_hook(keys, (major, minor))
@@ -166,12 +166,12 @@ def _hooked(keys: YamlMapping, flags: Mapping[str, object], raw: YamlMapping) ->
     described = {name: dict(raw.get(name) or {}) for name in GROUPS} | {"release": release}
     rules = {
         "overlap": (major, minor) < (2, 4),
-        "lossy": own.release is not None,
+        "lossy": hook_keys.release is not None,
         "lines": (major, minor) >= (2, 6),
         "gaps": (major, minor) >= (2, 7),
         "answer_marks": (major, minor) < (2, 5),
     }
-    keys = {"use_ftfy": True} | keys | _tokenizer(own, keys)
+    keys = {"use_ftfy": True} | keys | _tokenizer(hook_keys, keys)
     return keys | {"described": described, "rules": rules}
 
 
@@ -270,14 +270,14 @@ def _shorten(keys: YamlMapping) -> None:
         keys["truncate_to_msl"] = rest
 
 
-def _tokenizer(own: HookKeys, keys: Mapping[str, object]) -> YamlMapping:
+def _tokenizer(hook_keys: HookKeys, keys: Mapping[str, object]) -> YamlMapping:
     """The settings of the tokenizer that a file names.
 
     Raises:
         SectionError: none, or two.
         DataError: a class of the vendor's that is not known.
     """
-    custom, files = own.custom_tokenizer, own.tokenizer_params
+    custom, files = hook_keys.custom_tokenizer, hook_keys.tokenizer_params
     if (custom is None) == (keys.get("huggingface_tokenizer") is None):
         message = "give exactly one of custom_tokenizer and huggingface_tokenizer"
         raise SectionError([Problem(("huggingface_tokenizer",), message)])
@@ -285,7 +285,7 @@ def _tokenizer(own: HookKeys, keys: Mapping[str, object]) -> YamlMapping:
     for name in sorted(files.model_fields_set - {*read}):
         _LOG.info("tokenizer_params.%s: no effect: the keys are %s", name, ", ".join(read))
     if custom is None:
-        if "tokenizer_params" in own.model_fields_set:
+        if "tokenizer_params" in hook_keys.model_fields_set:
             _LOG.info("tokenizer_params: no effect here: it needs custom_tokenizer")
         return {"tokenizer_type": "HuggingFaceTokenizer"}
     if custom in _TOKENIZERS:

@@ -98,10 +98,10 @@ def older_settings(keys: YamlMapping) -> YamlMapping:
         )
     for key in (key for key in keys if key in _IDLE):
         _LOG.info("%s: no effect here: %s", key, _IDLE[key])
-    own = parse(OlderKeys, {k: v for k, v in keys.items() if k in OlderKeys.model_fields})
+    older_keys = parse(OlderKeys, {k: v for k, v in keys.items() if k in OlderKeys.model_fields})
     settings = {k: v for k, v in keys.items() if k in OLDER}
-    settings = {"mode": "pretraining"} | settings | _MODES[own.mode] | _hook(own)
-    if own.contexts_key is None and "context_separator" in keys:
+    settings = {"mode": "pretraining"} | settings | _MODES[older_keys.mode] | _hook(older_keys)
+    if older_keys.contexts_key is None and "context_separator" in keys:
         _LOG.info("context_separator: no effect here: it needs contexts_key")
     return settings | {"rules": _PLAIN.model_dump()}
 
@@ -121,19 +121,19 @@ def _with_mode(keys: YamlMapping) -> YamlMapping:
     return keys
 
 
-def _hook(own: OlderKeys) -> YamlMapping:
+def _hook(older_keys: OlderKeys) -> YamlMapping:
     """The hook that reads the columns which the keys name.
 
     Raises:
         SectionError: columns that the mode does not read.
     """
-    pairs, turns = own.mode.startswith("Summarization"), own.multi_turn_key
+    pairs, turns = older_keys.mode.startswith("Summarization"), older_keys.multi_turn_key
     problems = []
     if turns is not None and not pairs:
-        message = f"names conversations, but mode {own.mode} reads texts; use Summarization"
+        message = f"names conversations, but mode {older_keys.mode} reads texts; use Summarization"
         problems.append(Problem(("multi_turn_key",), message))
-    if own.contexts_key is not None and (not pairs or turns is not None):
-        other = "a conversation" if pairs else f"mode {own.mode}"
+    if older_keys.contexts_key is not None and (not pairs or turns is not None):
+        other = "a conversation" if pairs else f"mode {older_keys.mode}"
         message = f"contexts go before a prompt, but {other} has none of its own; use Summarization"
         problems.append(Problem(("contexts_key",), message))
     if problems:
@@ -143,11 +143,11 @@ def _hook(own: OlderKeys) -> YamlMapping:
         read |= {"content": "multi_turn_content_key", "role": "multi_turn_role_key"}
     elif pairs:
         hook, names = "plain_prompt_completion", ("contexts_key", "prompt_key", "completion_key")
-        read = {name: name for name in names if getattr(own, name) is not None}
+        read = {name: name for name in names if getattr(older_keys, name) is not None}
     else:
         hook, read = "plain_text", {"text_key": "jsonl_key"}
-    for key in sorted(own.model_fields_set - {"mode", *read.values()}):
-        if getattr(own, key) is not None:
-            _LOG.info("%s: no effect here: mode %s does not read it", key, own.mode)
-    arguments = {argument: getattr(own, key) for argument, key in read.items()}
+    for key in sorted(older_keys.model_fields_set - {"mode", *read.values()}):
+        if getattr(older_keys, key) is not None:
+            _LOG.info("%s: no effect here: mode %s does not read it", key, older_keys.mode)
+    arguments = {argument: getattr(older_keys, key) for argument, key in read.items()}
     return {"read_hook": hook, "read_hook_kwargs": arguments}

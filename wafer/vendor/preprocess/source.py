@@ -37,10 +37,10 @@ class DataSource(Section):
     def model_post_init(self, _: object) -> None:
         """Refuse what a local source has not."""
         keys = ("split", "cache_dir", "data_dir") if self.type == "local" else ()
-        if given := [key for key in keys if getattr(self, key) is not None]:
+        if unsupported := [key for key in keys if getattr(self, key) is not None]:
             message = "a local source is read whole; name its folder in source, or write "
             message += "type: huggingface, which reads one split of a folder"
-            raise ConfigError([Problem((key,), message) for key in given])
+            raise ConfigError([Problem((key,), message) for key in unsupported])
         if self.type == "huggingface" and self.top_level_as_subsets:
             raise ConfigError([Problem(("top_level_as_subsets",), "is for type: local")])
 
@@ -137,25 +137,25 @@ def _snapshots(source: str, cache: pathlib.Path) -> list[pathlib.Path]:
     return sorted(found, key=lambda path: -path.stat().st_mtime)
 
 
-def _no_split(split: str, where: str, known: Iterable[str]) -> ConfigError:
+def _no_split(split: str, location: str, known: Iterable[str]) -> ConfigError:
     names = list(known)
     hint = did_you_mean(split, names)
     return _problem(
         "split",
-        f"{split!r}: {where} has no such split{hint}; it has: "
+        f"{split!r}: {location} has no such split{hint}; it has: "
         f"{', '.join(names) or 'nothing to read'}",
     )
 
 
-def _split_files(folder: pathlib.Path, given: str | None) -> list[str]:
+def _split_files(folder: pathlib.Path, requested: str | None) -> list[str]:
     """A split of a folder that ``save_to_disk`` wrote, or of one with data files by their names."""
-    split = given or "train"
+    split = requested or "train"
     if (folder / split / "state.json").is_file():
         return [str(folder / split)]
     if (state := folder / "state.json").is_file():
         saved = read_json(state)
         own = saved.get("_split") if isinstance(saved, dict) else None
-        if given not in (None, own or "train", folder.name):
+        if requested not in (None, own or "train", folder.name):
             raise _no_split(split, str(folder), [str(own or "train")])
         return [str(folder)]
     if (folder / "dataset_dict.json").is_file():

@@ -89,11 +89,11 @@ def decode_trace(buffer: np.ndarray) -> list[int | float | str]:
     Strings come as str, floats as float, all else as int.
     """
     out = []
-    words, at = buffer[1 : 1 + (int(buffer[0]) & ~_FULL)], 0
-    while at < len(words):
-        kind, count = int(words[at]) & 0xFF, int(words[at]) >> 8
-        out.append(_decoded(kind, words[at + 1 : at + 1 + count]))
-        at += 1 + count
+    words, offset = buffer[1 : 1 + (int(buffer[0]) & ~_FULL)], 0
+    while offset < len(words):
+        kind, count = int(words[offset]) & 0xFF, int(words[offset]) >> 8
+        out.append(_decoded(kind, words[offset + 1 : offset + 1 + count]))
+        offset += 1 + count
     return out
 
 

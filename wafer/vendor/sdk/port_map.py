@@ -82,18 +82,18 @@ def port_map(text: str) -> PortMap:
     Raises:
         HostError: of another form, or PEs that get unequal numbers of elements.
     """
-    found = _FORM.fullmatch(text.strip())
-    if found is None:
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
         raise HostError(
             f"port map '{text}': expected {{ NAME[i=0:7] -> [ PE[x, y] -> index[i] ] }}"
         )
-    ranges = _ranges(found[1])
+    ranges = _ranges(match[1])
     shape = tuple(last - first + 1 for _, first, last in ranges)
     grids = np.indices(shape).reshape(len(shape), -1)
     names = {name: grids[k] + first for k, (name, first, _) in enumerate(ranges) if name}
     whole = lambda part: np.broadcast_to(_evaluated(part, names), grids.shape[1:])
-    places = [whole(part) for part in found[2].split(",")]
-    indices = [whole(part) for part in found[3].split(",")]
+    places = [whole(part) for part in match[2].split(",")]
+    indices = [whole(part) for part in match[3].split(",")]
     if len(places) != 2:
         raise HostError(f"port map '{text}': PE[x, y] has two coordinates")
     x, y = places

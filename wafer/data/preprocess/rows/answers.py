@@ -45,14 +45,12 @@ def read_apart(batch: EncodingBatch, turns: Turns) -> Apart:
     return Apart([text + separator for text in texts[True]], texts[False])
 
 
-def pair_rows(batch: EncodingBatch, made: Sequence[Apart]) -> list[np.ndarray]:
+def pair_rows(batch: EncodingBatch, pairs: Sequence[Apart]) -> list[np.ndarray]:
     """[3, n] rows of prompts and completions in turn."""
-    texts = [text for one in made for text in (*one.contexts, *one.texts)]
+    texts = [text for p in pairs for text in (*p.contexts, *p.texts)]
     unread = iter(batch.plain_ids(texts))
-    ids = [
-        ([next(unread) for _ in one.contexts], [next(unread) for _ in one.texts]) for one in made
-    ]
-    return batch.kept(_paired(batch, *one) for one in ids)
+    ids = [([next(unread) for _ in p.contexts], [next(unread) for _ in p.texts]) for p in pairs]
+    return batch.kept(_paired(batch, *pair) for pair in ids)
 
 
 def _paired(
@@ -101,18 +99,18 @@ def read_conversation(batch: EncodingBatch, turns: Turns) -> tuple[Document, boo
     return stretch_over_ends(document, mark, chat=chat, image_mark=image), chat
 
 
-def finetuning_sequences(batch: EncodingBatch, made: Sequence[tuple[Document, bool]]) -> list[Any]:
+def finetuning_sequences(batch: EncodingBatch, docs: Sequence[tuple[Document, bool]]) -> list[Any]:
     """Make [2, n] ids and weights of documents, or sequences with images."""
     settings = batch.settings
     if settings.is_multimodal:
-        documents, chats = [document for document, _ in made], [chat for _, chat in made]
+        documents, chats = [document for document, _ in docs], [chat for _, chat in docs]
         sequences = with_images(batch, documents, image_sequence, chats)
         fits = range(settings.min_sequence_len, settings.max_seq_length + 1)
         return batch.kept(one if one.tokens.shape[1] in fits else None for one in sequences)
-    encodings = [batch.encode([document.text], special=not chat)[0] for document, chat in made]
+    encodings = [batch.encode([document.text], special=not chat)[0] for document, chat in docs]
     rows = [
         batch.attempt(functools.partial(_supervised, batch, d, e), d)
-        for (d, _), e in zip(made, encodings, strict=True)
+        for (d, _), e in zip(docs, encodings, strict=True)
     ]
     return batch.kept(row if row.size else None for row in rows if row is not None)
 
@@ -131,7 +129,7 @@ def _supervised(batch: EncodingBatch, document: Document, encoding: Encoding) ->
     shorten = settings.truncation
     if shorten is None:
         return nothing
-    kept = truncation(
+    keep_mask = truncation(
         count,
         document.regions,
         ranges,
@@ -139,7 +137,7 @@ def _supervised(batch: EncodingBatch, document: Document, encoding: Encoding) ->
         least=shorten.max_turn_length or settings.max_seq_length,
         keep_start=shorten.prompt_truncation_mode == "keep_start",
     )
-    return nothing if kept is None else rows[:, kept]
+    return nothing if keep_mask is None else rows[:, keep_mask]
 
 
 def read_preferences(batch: EncodingBatch, turns: Turns) -> np.ndarray | None:

@@ -59,27 +59,27 @@ class EncodingBatch:
         self.count(clean_characters=len(clean), clean_bytes=clean_size)
         return clean
 
-    def attempt(self, function: Callable[[], Made], what: object, where: str = "") -> Made | None:
+    def attempt(self, make: Callable[[], Made], record: object, location: str = "") -> Made | None:
         """Call a function for one record; None where it is left out.
 
         Args:
-            function: makes what the record becomes.
-            what: the record, or a document of it, which errors show.
-            where: the record's file and number; a document has them.
+            make: makes what the record becomes.
+            record: the record, or a document of it, which errors show.
+            location: the record's file and number; a document has them.
 
         Raises:
             DataError: it fails, and bad records are not to be skipped.
         """
-        where = self._where = what.where if isinstance(what, Document) else where
+        location = self._where = record.where if isinstance(record, Document) else location
         try:
-            made = function()
+            sequence = make()
         except Exception as error:  # a hook is the user's program: it raises anything
-            self.left_out.append(problem_of(error, self.settings, what, where))
+            self.left_out.append(problem_of(error, self.settings, record, location))
             self.count(records=-1, skipped=1)
             return None
-        if made is None:
+        if sequence is None:
             self.count(empty=1)
-        return made
+        return sequence
 
     def kept(self, rows: Iterable[Made | None]) -> list[Made]:
         """Return the rows that are not None; the others are discarded."""
@@ -113,23 +113,23 @@ class EncodingBatch:
         return ids
 
 
-def problem_of(error: Exception, settings: Settings, what: object, where: str) -> str:
+def problem_of(error: Exception, settings: Settings, record: object, location: str) -> str:
     """Return what is wrong with a record that is left out.
 
     Args:
         error: of the hook, or of what its turns became.
         settings: say whether bad records are left out.
-        what: the record, or a document of it.
-        where: its file and number.
+        record: the record, or a document of it.
+        location: its file and number.
 
     Raises:
         DataError: bad records are not to be skipped.
     """
-    shown = " ".join(repr(what).split())[:80]
+    shown = " ".join(repr(record).split())[:80]
     hook = f"read_hook {settings.read_hook}: {type(error).__name__}: "
     problem = f"{'' if isinstance(error, DataError) else hook}{error}; the record is {shown}"
     if not settings.skip_bad_records:
         raise DataError(
-            f"{where}: {problem}. To leave such records out: --skip_bad_records true"
+            f"{location}: {problem}. To leave such records out: --skip_bad_records true"
         ) from None
-    return f"{where}: {problem}"
+    return f"{location}: {problem}"

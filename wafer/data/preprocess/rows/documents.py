@@ -43,11 +43,11 @@ def encode_records(records: Sequence[InputRecord]) -> Encoded:
     settings = batch.settings
     hook = load_hook(settings.read_hook, settings.read_hook_kwargs)
     read, rows = _makers(settings)
-    made = []
+    examples = []
     for example, where in _examples(records, settings):
         reading = functools.partial(_read, read, batch, hook, example)
-        made.append(batch.attempt(reading, example, where))
-    sequences = rows(batch, [one for one in made if one is not None])
+        examples.append(batch.attempt(reading, example, where))
+    sequences = rows(batch, [one for one in examples if one is not None])
     if settings.vsl and not settings.rules.plain:
         backward = settings.mode == "finetuning" or settings.rules.overlap
         batch.count(sequences=len(sequences))
@@ -68,11 +68,11 @@ def training_texts(records: Sequence[InputRecord], settings: Settings) -> Iterat
         DataError: a bad record, unless skipped.
     """
     hook = load_hook(settings.read_hook, settings.read_hook_kwargs)
-    for example, where in _examples(records, settings):
+    for example, location in _examples(records, settings):
         try:
             turns = hook(example)
         except Exception as error:  # a hook is the user's program: it raises anything
-            problem_of(error, settings, example, where)
+            problem_of(error, settings, example, location)
             continue
         parts = (part for turn in turns for part in turn["content"])
         yield from (part["text"] for part in parts if isinstance(part.get("text"), str))

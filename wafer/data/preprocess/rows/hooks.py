@@ -176,36 +176,36 @@ def load_hook(name: str, arguments: Mapping[str, object]) -> Hook:
         DataError: no such hook.
         ConfigError: arguments that it does not take, or that it lacks.
     """
-    own = ":" not in name
-    if own and name not in HOOKS:
+    is_builtin = ":" not in name
+    if is_builtin and name not in HOOKS:
         hint = did_you_mean(name, HOOKS)
         raise DataError(
             f"read_hook: {name} is not known{hint}; known: {', '.join(HOOKS)}. A hook of your own "
             "is module:function, a file of the working directory"
         )
-    hook = HOOKS[name] if own else _imported(name)
-    if problems := _problems(hook, arguments, typed=own):
+    hook = HOOKS[name] if is_builtin else _imported(name)
+    if problems := _problems(hook, arguments, typed=is_builtin):
         raise ConfigError([Problem(("read_hook_kwargs", key), why) for key, why in problems])
     return functools.partial(hook, **arguments)
 
 
-def _problems(hook: Hook, given: Mapping[str, object], *, typed: bool) -> list[tuple[str, str]]:
+def _problems(hook: Hook, arguments: Mapping[str, object], *, typed: bool) -> list[tuple[str, str]]:
     """(key, why) of what is wrong with arguments; types count where the hook is ours."""
     parameters = list(inspect.signature(hook, eval_str=typed).parameters.values())[1:]
-    rest = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    variadic = any(p.kind is p.VAR_KEYWORD for p in parameters)
     named = {p.name: p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     known = f"it takes {', '.join(named) or 'none'}"
-    unknown = [key for key in given if key not in named and not rest]
+    unknown = [key for key in arguments if key not in named and not variadic]
     out = [(key, f"unknown keyword{did_you_mean(key, named)}; {known}") for key in unknown]
-    needed = [key for key, p in named.items() if p.default is p.empty and key not in given]
+    needed = [key for key, p in named.items() if p.default is p.empty and key not in arguments]
     out += [(key, f"missing; the hook needs it, and {known}") for key in needed]
-    for key, value in given.items():
-        own = named.get(key)
-        optional = value is None and (own is None or own.default is not own.empty)
+    for key, value in arguments.items():
+        arg = named.get(key)
+        optional = value is None and (arg is None or arg.default is not arg.empty)
         if key.endswith("_key") and not optional and not (isinstance(value, str) and value):
             out.append((key, f"{value!r}: expected text, the name of a column"))
-        elif typed and own is not None and not optional:
-            out += [(key, f"{value!r}: expected {why}") for why in _mismatch(own.annotation, value)]
+        elif typed and arg is not None and not optional:
+            out += [(key, f"{value!r}: expected {why}") for why in _mismatch(arg.annotation, value)]
     return out
 
 

@@ -85,15 +85,15 @@ def _turn(role: str, text: str, image: object, mark: str, phase: int) -> Turn:
     Raises:
         DataError: more than one image, or one in an answer.
     """
-    before, *rest = text.split(mark)
-    if len(rest) > (role == "user"):
+    before, *tail = text.split(mark)
+    if len(tail) > (role == "user"):
         raise DataError(
-            f"a turn of {role} has {len(rest)} image marks {mark!r}; expected one in a turn of the "
+            f"a turn of {role} has {len(tail)} image marks {mark!r}; expected one in a turn of the "
             "user, and none in others"
         )
     content, drops = [{"text": text}], [False]
-    if rest:
-        words = before.strip() + rest[0].strip()
+    if tail:
+        words = before.strip() + tail[0].strip()
         content = [{"image": image}, *([{"text": words}] if words else [])]
         drops = [False, phase == 1][: len(content)]
     return {"type": role, "content": content, "semantic_drop_mask": drops}

@@ -158,10 +158,10 @@ class ImagePacker(Packer):
         tokens[_NUMBER] += len(held.paths) * (tokens[_NUMBER] > 0)
         tokens = np.concatenate([held.tokens, tokens], axis=1)
         stream = ImageSequence(tokens, (*held.paths, *sequence.paths))
-        *pieces, rest = [_part(stream, *span) for span in self._spans(stream.tokens[_NUMBER])]
-        if not self._pack or rest.tokens.shape[1] > self._length:
-            pieces, rest = [*pieces, rest], _NOTHING
-        self._held = rest
+        *pieces, remainder = [_part(stream, *span) for span in self._spans(stream.tokens[_NUMBER])]
+        if not self._pack or remainder.tokens.shape[1] > self._length:
+            pieces, remainder = [*pieces, remainder], _NOTHING
+        self._held = remainder
         if self._lossy and pieces:
             pieces[-1] = _ended(pieces[-1], self._length + 1, self._eos)
         return self._kept(pieces) if pieces else []
@@ -192,10 +192,10 @@ class ImagePacker(Packer):
 
     def finish(self) -> list[ImageSequence]:
         """The rest, if it is long enough."""
-        rest, self._held = self._held, _NOTHING
-        if not rest.tokens.shape[1]:
+        remainder, self._held = self._held, _NOTHING
+        if not remainder.tokens.shape[1]:
             return []
-        return self._kept([_ended(rest, self._length + 1, self._eos)])
+        return self._kept([_ended(remainder, self._length + 1, self._eos)])
 
     def state(self) -> State:
         """See ``Packer``."""

@@ -228,7 +228,7 @@ def _stream(settings: Settings, ids: RowVocabulary) -> Callable[[], Packer]:
         return functools.partial(SinglePacker, *shape, max(least, 2), eos_id=mark)
     keep = not (lossy and settings.overlap)
     every = not settings.overlap
-    return functools.partial(StreamPacker, *shape, least, every=every, eos_id=mark, rest=keep)
+    return functools.partial(StreamPacker, *shape, least, every=every, eos_id=mark, flush=keep)
 
 
 def layout_of(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> RowLayout:
@@ -317,7 +317,7 @@ def _bert_layout(settings: Settings, ids: RowVocabulary, _: Tokenizer) -> RowLay
 def _mlm_layout(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) -> RowLayout:
     length, special = settings.max_seq_length, ids.special
     named = (special.cls, special.pad, special.eos, special.unk)
-    found = {tokenizer.token_to_id(name) for name in named if name} | {ids.pad_id, ids.eos_id}
+    special_ids = {tokenizer.token_to_id(name) for name in named if name} | {ids.pad_id, ids.eos_id}
     left_out = {tokenizer.token_to_id(name) for name in settings.excluded_tokens}
     allowed = [i for i in sorted(tokenizer.get_vocab().values()) if i not in left_out]
     pack = functools.partial(
@@ -326,7 +326,7 @@ def _mlm_layout(settings: Settings, ids: RowVocabulary, tokenizer: Tokenizer) ->
         _most(settings),
         settings.seed,
         ids.mask_id or 0,
-        special=frozenset(index for index in found if index is not None),
+        special=frozenset(index for index in special_ids if index is not None),
         allowed=allowed,
     )
     spans = VSL_FEATURES[3:] if settings.use_vsl else ()

@@ -85,11 +85,11 @@ class StreamPacker(Packer):
         *,
         every: bool = False,
         eos_id: int | None = None,
-        rest: bool = True,
+        flush: bool = True,
     ) -> None:
         self._length, self._whole = length, length + shared
         self._shortest = max(shortest, 2)  # one token has nothing to predict
-        self._every, self._eos, self._rest = every, eos_id, rest
+        self._every, self._eos, self._flush = every, eos_id, flush
         self._parts: list[np.ndarray] = []
         self._held = 0
 
@@ -113,15 +113,15 @@ class StreamPacker(Packer):
 
     def finish(self) -> list[np.ndarray]:
         """The rest, if it is long enough."""
-        parts, self._parts, self._held = self._parts, [], 0
-        if not parts or not self._rest:
+        buffered, self._parts, self._held = self._parts, [], 0
+        if not buffered or not self._flush:
             return []
-        rest = np.concatenate(parts, axis=-1)
+        tail = np.concatenate(buffered, axis=-1)
         if self._eos is not None:
-            rest = ended(rest, self._whole, self._eos)
-        if rest.shape[-1] >= self._shortest:
-            return [rest]
-        self.discarded += rest.shape[-1] > self._whole - self._length  # more than what is shared
+            tail = ended(tail, self._whole, self._eos)
+        if tail.shape[-1] >= self._shortest:
+            return [tail]
+        self.discarded += tail.shape[-1] > self._whole - self._length  # more than what is shared
         return []
 
     def state(self) -> State:

@@ -45,16 +45,16 @@ def preference_rows(
     if end < 0:
         return None
     prompt = encode(whole[0][:end])
-    parts = [_parts(prompt, encode(text[:end] + text[end + len(mark) :])) for text in whole]
+    pairs = [_parts(prompt, encode(text[:end] + text[end + len(mark) :])) for text in whole]
     if settings.rules.answer_marks:
-        parts = [
+        pairs = [
             (ask if begin is None or ask[:1] == [begin] else [begin, *ask], [*answer, ids.eos_id])
-            for ask, answer in parts
+            for ask, answer in pairs
         ]
-    longest = max(len(answer) for _, answer in parts)
+    longest = max(len(answer) for _, answer in pairs)
     rows = [
         _rows(*_shortened(*part, longest, settings), settings.max_seq_length, ids.pad_id)
-        for part in parts
+        for part in pairs
     ]
     return np.concatenate(rows)
 

@@ -64,14 +64,14 @@ def prompted_image_row(
         settings: with the hook's arguments.
         ids: the end mark, padding, and what stands around prompts.
     """
-    first, seen = settings.read_hook_kwargs["phase"] == 1, int(bool(path))
+    first, has_image = settings.read_hook_kwargs["phase"] == 1, int(bool(path))
     before, blanks = _before(tokenizer, settings, ids)
     asks, answers = ((), ()) if first else (ids.before_prompt, ids.before_answer)
     # of each token: id, loss of predicting the next one, whether others attend to it
-    columns = [(i, int(first and not seen), 1) for i in before[: len(before) - blanks]]
-    columns += [(i, 0, seen) for i in before[len(before) - blanks :]]
-    columns += [(ids.pad_id, 0, seen)] * (settings.num_patches - 1)
-    columns += [(ids.pad_id, int(first and seen), seen)]
+    columns = [(i, int(first and not has_image), 1) for i in before[: len(before) - blanks]]
+    columns += [(i, 0, has_image) for i in before[len(before) - blanks :]]
+    columns += [(ids.pad_id, 0, has_image)] * (settings.num_patches - 1)
+    columns += [(ids.pad_id, int(first and has_image), has_image)]
     for number, (prompt, completion) in enumerate(pairs):
         if not first:
             asked = (*(asks if number else ()), *_plain(tokenizer, prompt), *ids.after_prompt)

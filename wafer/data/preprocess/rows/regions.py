@@ -66,10 +66,10 @@ def _masks(turn: Turn) -> tuple[Any, Any, Any]:
 def _parts(turn: Turn, defaults: Defaults, usual: int, tag: str) -> list[_Part]:
     """The regions of a turn without those to drop; ``tag`` goes around a text with its name."""
     weights, drops, attentions = _masks(turn)
-    parts = []
-    for i, part in enumerate(turn["content"]):
-        name = next(key for key in part if key != "include_tags")
-        path = part[name] if name == "image" else ""
+    regions = []
+    for i, content in enumerate(turn["content"]):
+        name = next(key for key in content if key != "include_tags")
+        path = content[name] if name == "image" else ""
         default = int(turn.get("type") == "assistant") if name == "image" else usual
         weight = weights[i] if weights else defaults.weights.get(name) or default
         if drops[i] if drops else defaults.drops.get(name, False):
@@ -77,12 +77,12 @@ def _parts(turn: Turn, defaults: Defaults, usual: int, tag: str) -> list[_Part]:
         if name == "image" and not defaults.image_mark:
             raise DataError("read_hook: gives an image, and is_multimodal is false")
         text = None
-        if part[name]:
-            text = defaults.image_mark if path else defaults.clean(part[name])
-        tagged = tag.format(name=name, text=text) if text and part.get("include_tags") else text
+        if content[name]:
+            text = defaults.image_mark if path else defaults.clean(content[name])
+        tagged = tag.format(name=name, text=text) if text and content.get("include_tags") else text
         attention = attentions[i] if attentions else defaults.attentions.get(name, True)
-        parts.append(_Part(name, tagged, weight, int(bool(attention)), path or ""))
-    return parts
+        regions.append(_Part(name, tagged, weight, int(bool(attention)), path or ""))
+    return regions
 
 
 def text_document(turns: Turns, defaults: Defaults) -> Document:
@@ -102,10 +102,10 @@ def _joined(turns: Sequence[tuple[list[_Part], str, str]]) -> Document:
     return _document(text, regions)
 
 
-def _region(part: _Part, start: int, role: str) -> TextRegion:
-    """The region of a part whose text begins at a character."""
-    end = start + len(part.text or "")
-    return TextRegion(start, end, part.weight, role, attention=part.attention, path=part.path)
+def _region(region: _Part, start: int, role: str) -> TextRegion:
+    """The region of a content whose text begins at a character."""
+    end = start + len(region.text or "")
+    return TextRegion(start, end, region.weight, role, attention=region.attention, path=region.path)
 
 
 def is_chat(turns: Turns) -> bool:
@@ -130,10 +130,10 @@ def pair_document(turns: Turns, defaults: Defaults, after: Mapping[str, str]) ->
     """
     joined = []
     for turn in turns:
-        parts, role = _turn_parts(turn, defaults), turn["type"]
-        if parts is None:
+        regions, role = _turn_parts(turn, defaults), turn["type"]
+        if regions is None:
             return None
-        joined.append((parts, role, after.get(role, "")))
+        joined.append((regions, role, after.get(role, "")))
     return _joined(joined)
 
 
@@ -150,23 +150,23 @@ def chat_document(turns: Turns, defaults: Defaults, render: Render) -> Document 
     """
     messages, marked = [], []
     for turn in turns:
-        parts = _turn_parts(turn, defaults)
-        if parts is None:
+        turn_regions = _turn_parts(turn, defaults)
+        if turn_regions is None:
             return None
         content = ""
-        for part in parts:
-            if part.text:
-                mark = f"<{len(marked)}_{part.name}>"
-                marked.append((mark, part, turn["type"]))
-                content += mark + part.text
+        for region in turn_regions:
+            if region.text:
+                mark = f"<{len(marked)}_{region.name}>"
+                marked.append((mark, region, turn["type"]))
+                content += mark + region.text
         messages.append({"role": turn["type"], "content": content})
     text, regions, search = render(messages), [], 0
-    for mark, part, role in marked:
+    for mark, region, role in marked:
         start = text.find(mark, search)
         if start < 0:
             raise DataError(f"chat_template: leaves out the content of a turn of role {role!r}")
         text = text.replace(mark, "")
-        regions.append(_region(part, start, role))
+        regions.append(_region(region, start, role))
         search = regions[-1].end
     return _document(text, regions)
 
@@ -199,14 +199,14 @@ def stretch_over_ends(
     marks = _places(text, mark, regions[0].start)
     starts = [*(region.start for region in regions[1:]), len(text)]
     unread = iter(marks)
-    place = next(unread, None)
+    end_mark = next(unread, None)
     for i, region in enumerate(regions):
-        while place and place[0] < region.end:  # inside a region
-            place = next(unread, None)
-        over_image = place and image_mark and image_mark in text[region.end : place[0]]
-        if place and place[0] < starts[i] and not over_image:
-            regions[i] = region._replace(end=place[1])
-            place = next(unread, None)
+        while end_mark and end_mark[0] < region.end:  # inside a region
+            end_mark = next(unread, None)
+        over_image = end_mark and image_mark and image_mark in text[region.end : end_mark[0]]
+        if end_mark and end_mark[0] < starts[i] and not over_image:
+            regions[i] = region._replace(end=end_mark[1])
+            end_mark = next(unread, None)
     if chat and len(marks) <= 1 and (len(regions) > 1):
         gaps = [region.end < start for region, start in zip(regions, starts, strict=True)]
         regions = [r._replace(extra=int(gap)) for r, gap in zip(regions, gaps, strict=True)]
@@ -298,12 +298,12 @@ def truncation(
             f"truncate_to_msl: shortens prompt and completion, or user and assistant; the turns "
             f"have the roles {', '.join(sorted(roles))}"
         )
-    kept = np.ones(count, bool)
+    keep_mask = np.ones(count, bool)
     excess = count - length
     for side, from_end in ((sides[0], keep_start), (sides[1], True)):
-        own = [r for r, region in zip(ranges, regions, strict=True) if region.role == side]
-        for first, end in sorted(own, key=lambda r: r[0] - r[1]):
+        side_ranges = [r for r, region in zip(ranges, regions, strict=True) if region.role == side]
+        for first, end in sorted(side_ranges, key=lambda r: r[0] - r[1]):
             cut = min(excess, max(end - first - least, 0))
-            kept[slice(end - cut, end) if from_end else slice(first, first + cut)] = False
+            keep_mask[slice(end - cut, end) if from_end else slice(first, first + cut)] = False
             excess -= cut
-    return kept if excess == 0 else None
+    return keep_mask if excess == 0 else None

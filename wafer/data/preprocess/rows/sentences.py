@@ -96,11 +96,11 @@ class SentencePacker(Packer):
             aim = int(rng.integers(2, aim + 1))
         sizes = np.cumsum([len(piece) for piece in pieces])
         chunk = pieces[: int(np.searchsorted(sizes, aim)) + 1]
-        own = len(chunk) > 1
-        is_random = bool(self._others) and (not own or rng.random() < 0.5)
-        if not own and not is_random:
+        divisible = len(chunk) > 1
+        is_random = bool(self._others) and (not divisible or rng.random() < 0.5)
+        if not divisible and not is_random:
             return None, 1  # one sentence, and no other document to follow it
-        cut = int(rng.integers(1, len(chunk))) if own else 1
+        cut = int(rng.integers(1, len(chunk))) if divisible else 1
         first = np.concatenate(chunk[:cut])
         if is_random:
             second = self._elsewhere(max(aim - len(first), 1), rng)

@@ -41,8 +41,8 @@ def ended_sentences(batch: EncodingBatch, documents: Sequence[Document]) -> list
     split = [sentences(document.text) for document in documents]
     unread = iter(batch.plain_ids([sentence for one in split for sentence in one]))
     rows = []
-    for one in split:
-        ids = [i for _ in one for i in (*(t for t in next(unread) if t != eos), eos)]
+    for document in split:
+        ids = [i for _ in document for i in (*(t for t in next(unread) if t != eos), eos)]
         rows.append(np.array(ids, np.int32) if set(ids) - {eos} else None)
     return batch.kept(rows)
 
@@ -64,10 +64,10 @@ def with_images(
     sequences = []
     for document, chat in zip(documents, chats or [False] * len(documents), strict=True):
         encoding = batch.encode([document.text], special=not chat)[0]
-        made = batch.attempt(
+        image_sequence = batch.attempt(
             functools.partial(sequence, document, encoding), document.text, document.where
         )
-        sequences += [] if made is None else [made]
+        sequences += [] if image_sequence is None else [image_sequence]
     return sequences
 
 
@@ -84,16 +84,16 @@ def pretraining_sequences(batch: EncodingBatch, documents: Sequence[Document]) -
         whole = [np.array([*ids, eos], np.int32) for ids in _whole(batch, texts)]
         return _dropping(batch, whole, 1) if settings.vsl else whole
     if all(region.weight == 1 for document in documents for region in document.regions):
-        made = _unweighted(batch, texts)  # no region's place matters
+        sequences = _unweighted(batch, texts)  # no region's place matters
     else:
         tried = [
             batch.attempt(functools.partial(_weighted, batch, document, encoding), document)
             for document, encoding in zip(documents, batch.encode(texts), strict=True)
         ]
-        made = [sequence for sequence in tried if sequence is not None]
+        sequences = [sequence for sequence in tried if sequence is not None]
     if not settings.rules.lossy:
-        made = [ended(one, one.shape[1] + 1, batch.ids.eos_id) for one in made]
-    return _dropping(batch, made, 0) if settings.vsl else made
+        sequences = [ended(one, one.shape[1] + 1, batch.ids.eos_id) for one in sequences]
+    return _dropping(batch, sequences, 0) if settings.vsl else sequences
 
 
 def _unweighted(batch: EncodingBatch, texts: Sequence[str]) -> list[np.ndarray]:
@@ -102,17 +102,17 @@ def _unweighted(batch: EncodingBatch, texts: Sequence[str]) -> list[np.ndarray]:
     with tokenizing("the tokenizer cannot encode a text of the input"):
         special = batch.tokenizer.encode("a").special_tokens_mask
         after = next((i for i, mark in enumerate(reversed(special)) if not mark), 0)
-        encodings = batch.tokenizer.encode_batch_fast([next(parts) for parts in stretches])
+        encodings = batch.tokenizer.encode_batch_fast([next(pieces) for pieces in stretches])
         ids = [to_array(encoding.ids) for encoding in encodings]
-        ids = [one[: len(one) - after] for one in ids]
-        for i, parts in enumerate(stretches):
-            more = (current_for_pieces().encode(p, add_special_tokens=False).ids for p in parts)
+        ids = [token_ids[: len(token_ids) - after] for token_ids in ids]
+        for i, pieces in enumerate(stretches):
+            more = (current_for_pieces().encode(p, add_special_tokens=False).ids for p in pieces)
             ids[i] = np.concatenate([ids[i], *map(to_array, more)])
     batch.count(marks=count_marks(ids, batch.tokenizer) - (sum(special) - after) * len(ids))
     whole = np.concatenate([*ids, np.empty(0, np.int32)])
     rows = np.stack([whole, np.ones_like(whole)])
     ends = itertools.accumulate(map(len, ids))
-    return [rows[:, end - len(one) : end] for one, end in zip(ids, ends, strict=True)]
+    return [rows[:, end - len(token_ids) : end] for token_ids, end in zip(ids, ends, strict=True)]
 
 
 def _stretches(text: str, size: int) -> Iterator[str]:
@@ -183,8 +183,8 @@ def _with_special(batch: EncodingBatch, texts: Sequence[str]) -> list[np.ndarray
     if settings.training_objective == "bert_pretraining":
         return [np.array([encoding.ids], np.int32) for encoding in batch.encode(texts)]
     batch.tokenizer.enable_truncation(settings.max_seq_length)
-    parts = [
+    encodings = [
         [encoding, *([] if settings.rules.lossy else encoding.overflowing)]
         for encoding in batch.encode(texts)
     ]
-    return [np.array([part.ids], np.int32) for one in parts for part in one]
+    return [np.array([part.ids], np.int32) for one in encodings for part in one]

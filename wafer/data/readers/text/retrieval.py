@@ -16,7 +16,7 @@ from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import DataError
 
 
-def _texts(where: str, entry: Any, negatives: int) -> list[str]:
+def _texts(location: str, entry: Any, negatives: int) -> list[str]:
     """The question, then title and text of each context."""
     try:
         positive = entry["positive_ctxs"][:1]
@@ -26,12 +26,12 @@ def _texts(where: str, entry: Any, negatives: int) -> list[str]:
         question = entry["question"]
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{where}: {error!r}; expected question, positive_ctxs / title, text, "
+            f"{location}: {error!r}; expected question, positive_ctxs / title, text, "
             "hard_negative_ctxs"
         ) from None
     if not positive or len(chosen) < 1 + negatives:
         raise DataError(
-            f"{where}: {len(positive)} positive and {len(hard)} negative contexts; needed are 1 "
+            f"{location}: {len(positive)} positive and {len(hard)} negative contexts; needed are 1 "
             f"and {negatives} (num_hard_negatives)"
         )
     return [question, *contexts]

@@ -34,15 +34,15 @@ def _part(cfg: Any, context: Context, place: str) -> pathlib.Path:
             raise DataError(f"split: {cfg.split!r}, but {folder} holds {own!r}")
         return folder
     content = read_json(several)
-    there = content.get("splits") if isinstance(content, dict) else None
-    there = [name for name in there or () if isinstance(name, str)]
+    splits = content.get("splits") if isinstance(content, dict) else None
+    splits = [name for name in splits or () if isinstance(name, str)]
     usual = ("train",) if context.training else ("validation", "test")
-    wanted = (cfg.split,) if cfg.split else usual
-    split = next((name for name in wanted if name in there), None)
+    candidates = (cfg.split,) if cfg.split else usual
+    split = next((name for name in candidates if name in splits), None)
     if split is None:
         raise DataError(
-            f"split: {folder} has {', '.join(there) or 'no splits'}; looked for "
-            f"{' or '.join(wanted)}"
+            f"split: {folder} has {', '.join(splits) or 'no splits'}; looked for "
+            f"{' or '.join(candidates)}"
         )
     return folder / split
 
@@ -57,11 +57,11 @@ def _numbers(value: object, mask: object = None, *, size: int) -> np.ndarray | N
     """[n] int32 ids where the mask is not 0; None where the column holds something else."""
     try:
         ids = np.asarray(value, np.int64)
-        kept = ids if mask is None else ids[np.asarray(mask, np.int64) != 0]
+        ids = ids if mask is None else ids[np.asarray(mask, np.int64) != 0]
     except (IndexError, OverflowError, TypeError, ValueError):
         return None
-    good = kept.ndim == 1 and (not kept.size or 0 <= kept.min() <= kept.max() < size)
-    return kept.astype(np.int32) if good else None
+    good = ids.ndim == 1 and (not ids.size or 0 <= ids.min() <= ids.max() < size)
+    return ids.astype(np.int32) if good else None
 
 
 def _records(table: Any, key: str, vocabulary: Vocabulary) -> Iterator[np.ndarray | None]:

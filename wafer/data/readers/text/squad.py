@@ -70,18 +70,18 @@ def read_squad(path: pathlib.Path) -> Iterator[Question]:
         ) from None
 
 
-def _question(where: str, qa: Mapping[str, Any], context: str) -> Question:
+def _question(location: str, qa: Mapping[str, Any], context: str) -> Question:
     answers = tuple((a["text"], int(a["answer_start"])) for a in qa["answers"])
     if not answers:
-        raise DataError(f"{where}: no answer; version 1 has one for every question")
+        raise DataError(f"{location}: no answer; version 1 has one for every question")
     for text, start in answers:
-        there = context[start : start + len(text)]
-        if not text or there != text:
+        excerpt = context[start : start + len(text)]
+        if not text or excerpt != text:
             raise DataError(
-                f"{where}: the answer {text!r} is not at answer_start {start} of its context, "
-                f"which has {there!r} there"
+                f"{location}: the answer {text!r} is not at answer_start {start} of its context, "
+                f"which has {excerpt!r} there"
             )
-    return Question(where, qa["question"], context, answers)
+    return Question(location, qa["question"], context, answers)
 
 
 def _begins(count: int, room: int, stride: int) -> list[int]:
@@ -93,11 +93,11 @@ def _begins(count: int, room: int, stride: int) -> list[int]:
 
 def _central(begins: list[int], room: int, count: int) -> np.ndarray:
     """[windows, count] bool: the window in which a token sees most; the first one on a tie."""
-    at = np.arange(count)
-    left = at - np.array(begins)[:, None]
+    positions = np.arange(count)
+    before = positions - np.array(begins)[:, None]
     length = np.minimum(room, count - np.array(begins))[:, None]
-    right = length - left - 1
-    score = np.where((left < 0) | (right < 0), -1.0, np.minimum(left, right) + 0.01 * length)
+    after = length - before - 1
+    score = np.where((before < 0) | (after < 0), -1.0, np.minimum(before, after) + 0.01 * length)
     return score.argmax(0) == np.arange(len(begins))[:, None]
 
 
@@ -135,11 +135,11 @@ def windows(
         begins = _begins(len(ids), room, stride)
         central = _central(begins, room, len(ids))
         for number, begin in enumerate(begins):
-            part = slice(begin, begin + room)
+            crop = slice(begin, begin + room)
             inside = span is not None and begin <= span[0] and span[1] < begin + room
             answer = (span[0] - begin, span[1] - begin) if span and inside else None
             cut.append(
-                Window(index, asked, begin, ids[part], offsets[part], central[number, part], answer)
+                Window(index, asked, begin, ids[crop], offsets[crop], central[number, crop], answer)
             )
     return cut
 

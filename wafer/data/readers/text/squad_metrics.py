@@ -30,8 +30,8 @@ def f1(predicted: str, truth: str) -> float:
     0.6666666666666666
     """
     ours, theirs = normalize(predicted).split(), normalize(truth).split()
-    same = sum((Counter(ours) & Counter(theirs)).values())
-    if same == 0:
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    if common == 0:
         return 0.0
-    precision, recall = same / len(ours), same / len(theirs)
+    precision, recall = common / len(ours), common / len(theirs)
     return 2 * precision * recall / (precision + recall)

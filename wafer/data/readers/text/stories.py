@@ -24,13 +24,13 @@ def read_story(path: pathlib.Path) -> Row:
     Raises:
         DataError: it is not UTF-8 text, or has no highlight.
     """
-    parts: list[list[str]] = [[]]
+    sections: list[list[str]] = [[]]
     for line in text_lines(path):
         if line == _MARK:
-            parts.append([])
+            sections.append([])
         else:
-            parts[-1].append(line)
-    article, *highlights = ["\n".join(lines) for lines in parts]
+            sections[-1].append(line)
+    article, *highlights = ["\n".join(lines) for lines in sections]
     summary = [" ".join(text.split()) for text in highlights if text.strip()]
     if not summary:
         raise DataError(f"{path}: no {_MARK} with a text under it; a story's summary is needed")

@@ -71,13 +71,13 @@ def _csv(path: pathlib.Path) -> Iterator[Sentence]:
         yield Sentence(row.where, words, labels, words[:1] == ["[CLS]"])
 
 
-def _vocabulary_of_labels(cfg: Any, own: Sequence[Sentence], *, training: bool) -> dict[str, int]:
+def _vocabulary_of_labels(cfg: Any, rows: Sequence[Sentence], *, training: bool) -> dict[str, int]:
     """From label_vocab_file, label2id.json beside the data, or the labels of the training file."""
     beside = [pathlib.Path(place) / "label2id.json" for place in cfg.data_dir]
     given = [pathlib.Path(cfg.label_vocab_file)] if cfg.label_vocab_file else []
     for path in given or [path for path in beside if path.is_file()]:
         return read_labels(path)
-    sentences = own if training else _sentences(cfg, training=True)
+    sentences = rows if training else _sentences(cfg, training=True)
     names = {label for sentence in sentences for label in sentence.labels}
     ordered = sorted(names - {"O"})
     return {label: i for i, label in enumerate(["O", *ordered] if "O" in names else ordered)}
@@ -169,14 +169,14 @@ class TokenScorer:
         scores = []
         for index, name in self._names.items():
             if name.startswith(("B", "I")) and ((truth == index) | (chosen == index)).any():
-                same = ((truth == index) & (chosen == index)).sum()
-                scores.append(2 * same / ((truth == index).sum() + (chosen == index).sum()))
+                hits = ((truth == index) & (chosen == index)).sum()
+                scores.append(2 * hits / ((truth == index).sum() + (chosen == index).sum()))
         pairs = [[entities(part) for part in self._words(*pair)] for pair in self._pairs]
-        same = sum(len(true & ours) for true, ours in pairs)
+        hits = sum(len(true & ours) for true, ours in pairs)
         total = sum(len(true) + len(ours) for true, ours in pairs)
         return {
             "eval/f1_score": float(np.mean(scores)) if scores else 0.0,
-            "eval/entity_f1": 2 * same / max(total, 1),
+            "eval/entity_f1": 2 * hits / max(total, 1),
         }
 
     def _words(self, *classes: Sequence[int]) -> list[list[str]]:

@@ -134,12 +134,12 @@ class CompiledModel:
     modules return what they return. Running statistics (BatchNorm) change while ``training``.
     """
 
-    def __init__(self, model: object, where: Backend) -> None:
-        self.backend, self.inner = where, model
+    def __init__(self, model: object, backend: Backend) -> None:
+        self.backend, self.inner = backend, model
         self.training = True
         self.sparsity: Any = None  # a sparse.SparsityAlgorithm once attached
         self._loaded: Mapping[str, Any] | None = None  # a state dict, until there are parameters
-        self.slot = where.register(self, "model")
+        self.slot = backend.register(self, "model")
         self._functions = functions_of(model)
         self._eager = functools.lru_cache(
             lambda settings: jax.jit(functools.partial(self._apply, **dict(settings)))
@@ -316,10 +316,10 @@ def backward(loss: Array) -> None:
         RuntimeError: outside a traced step.
         ValueError: the loss is not a scalar.
     """
-    where = current_backend()
-    if not where.tracing:
+    backend = current_backend()
+    if not backend.tracing:
         raise RuntimeError("backward works inside a step decorated with @trace")
-    owners = [part for part in where.parts if isinstance(part, CompiledModel) and part.ready]
+    owners = [part for part in backend.parts if isinstance(part, CompiledModel) and part.ready]
     flat, structure = jax.tree.flatten([model.params for model in owners])
     trained = [i for i, leaf in enumerate(flat) if jnp.issubdtype(leaf.dtype, _TRAINED)]
     gradients = [jnp.zeros_like(leaf) for leaf in flat]

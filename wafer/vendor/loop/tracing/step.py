@@ -33,11 +33,11 @@ class _Calls:
 
     def replay(self, values: list[jax.Array]) -> None:
         """Call everything with this step's values."""
-        rest = iter(values)
-        for fn, structure, leaves, where in self.calls:
+        arrays = iter(values)
+        for fn, structure, leaves, slots in self.calls:
             filled = list(leaves)
-            for i in where:
-                filled[i] = next(rest)
+            for i in slots:
+                filled[i] = next(arrays)
             args, kwargs = jax.tree.unflatten(structure, filled)
             fn(*args, **kwargs)
 
@@ -58,51 +58,51 @@ class _Traced:
         self._programs: dict[Any, tuple[Any, _Calls]] = {}
 
     def __call__(self, *args: PyTree) -> PyTree:
-        where = current_backend()
-        if where.tracing:  # a step inside a step
+        backend = current_backend()
+        if backend.tracing:  # a step inside a step
             return self._fn(*args)
-        self._discover(where, args)
-        where.prepare()
-        where.state = jax.device_put(where.state, where.everywhere)
-        devices = set(where.mesh.devices.flat)  # the loader's arrays stay, others are replicated
+        self._discover(backend, args)
+        backend.prepare()
+        backend.state = jax.device_put(backend.state, backend.everywhere)
+        devices = set(backend.mesh.devices.flat)  # the loader's arrays stay, others are replicated
         placed = lambda leaf: isinstance(leaf, jax.Array) and leaf.sharding.device_set == devices
-        places = lambda leaf: leaf.sharding if placed(leaf) else where.everywhere
+        places = lambda leaf: leaf.sharding if placed(leaf) else backend.everywhere
         args = jax.device_put(args, jax.tree.map(places, args))
-        modes = tuple(getattr(part, "training", None) for part in where.parts)
+        modes = tuple(getattr(part, "training", None) for part in backend.parts)
         precision = tuple(map(str, PRECISION.values()))
-        key = (id(where), where.mesh, modes, precision, shapes_of((where.state, args)))
+        key = (id(backend), backend.mesh, modes, precision, shapes_of((backend.state, args)))
         if key not in self._programs:
-            self._programs[key] = self._compile(where, args)
+            self._programs[key] = self._compile(backend, args)
         program, calls = self._programs[key]
-        if where.stops_after:
+        if backend.stops_after:
             _, out, _ = program.out_info
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), out)
-        where.state, out, values = program(where.state, args)
+        backend.state, out, values = program(backend.state, args)
         if calls.calls:
-            _later(where, functools.partial(calls.replay, values))
+            _later(backend, functools.partial(calls.replay, values))
         return out
 
-    def _discover(self, where: Backend, args: tuple[PyTree, ...]) -> None:
+    def _discover(self, backend: Backend, args: tuple[PyTree, ...]) -> None:
         """Run the body until every Linen module has seen an input."""
-        while not all(getattr(part, "ready", True) for part in where.parts):
-            where.recorder = lambda *_: None  # closures wait for a step that is run
+        while not all(getattr(part, "ready", True) for part in backend.parts):
+            backend.recorder = lambda *_: None  # closures wait for a step that is run
             try:
                 self._fn(*args)
             except Initialised:
                 continue
             finally:
-                where.recorder = None
+                backend.recorder = None
             return  # the body calls no module that lacks parameters
 
-    def _compile(self, where: Backend, args: tuple[PyTree, ...]) -> tuple[Any, _Calls]:
+    def _compile(self, backend: Backend, args: tuple[PyTree, ...]) -> tuple[Any, _Calls]:
         calls = _Calls()
 
         def body(state: dict[str, PyTree], inputs: tuple[PyTree, ...]) -> PyTree:
-            with where.traced(state, calls.record):
+            with backend.traced(state, calls.record):
                 out = self._fn(*inputs)
-                for model in (part for part in where.parts if isinstance(part, CompiledModel)):
+                for model in (part for part in backend.parts if isinstance(part, CompiledModel)):
                     Gradients(model).drop_if_unread()
-                return where.state, out, calls.arrays
+                return backend.state, out, calls.arrays
 
         def step(state: dict[str, PyTree], inputs: tuple[PyTree, ...]) -> PyTree:
             calls.calls.clear()
@@ -110,12 +110,12 @@ class _Traced:
             calls.forget_tracers()
             return result
 
-        everywhere = where.everywhere
+        everywhere = backend.everywhere
         jitted = jax.jit(step, donate_argnums=0, out_shardings=(everywhere, None, None))
         with warnings.catch_warnings():  # gradients that are forgotten are donated and not reused
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            lowered = jitted.lower(where.state, args)
-            return lowered if where.stops_after == "validate" else lowered.compile(), calls
+            lowered = jitted.lower(backend.state, args)
+            return lowered if backend.stops_after == "validate" else lowered.compile(), calls
 
 
 def trace(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -128,14 +128,14 @@ def trace(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
     return _Traced(fn)
 
 
-def _later(where: Backend, call: Callable[[], object]) -> None:
+def _later(backend: Backend, call: Callable[[], object]) -> None:
     """Run a call at the end of the loop's iteration; at once when there is no loop."""
-    if where.stops_after:
+    if backend.stops_after:
         return
-    if where.executor is None:
+    if backend.executor is None:
         call()
     else:
-        where.executor.at_end_of_step(call)
+        backend.executor.at_end_of_step(call)
 
 
 def step_closure(fn: Callable[..., object]) -> Callable[..., None]:
@@ -146,11 +146,11 @@ def step_closure(fn: Callable[..., object]) -> Callable[..., None]:
 
     @functools.wraps(fn)
     def call(*args: object, **kwargs: object) -> None:
-        where = current_backend()
-        if where.recorder is not None:
-            where.recorder(fn, args, kwargs)
+        backend = current_backend()
+        if backend.recorder is not None:
+            backend.recorder(fn, args, kwargs)
         else:
-            _later(where, functools.partial(fn, *args, **kwargs))
+            _later(backend, functools.partial(fn, *args, **kwargs))
 
     return call
 

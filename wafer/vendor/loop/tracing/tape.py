@@ -54,15 +54,15 @@ def evaluate(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
     program = closed.jaxpr
     env = dict(zip(program.constvars, closed.consts, strict=True))
     env |= dict(zip(program.invars, jax.tree.leaves(args), strict=True))
-    seen: list[jex.JaxprEqn] = []  # equations before the mark
+    equations: list[jex.JaxprEqn] = []  # equations before the mark
     waiting: list[jex.JaxprEqn] = []  # those of them that are not computed yet
     for eqn in program.eqns:
         if eqn.primitive is _MARK:
-            _backward(eqn, seen, waiting, env)
+            _backward(eqn, equations, waiting, env)
             waiting = []
         else:
             _refuse_inner(eqn)
-            seen.append(eqn)
+            equations.append(eqn)
             waiting.append(eqn)
     _run(waiting, env)
     leaves = [_read(env, var) for var in program.outvars]
@@ -71,13 +71,13 @@ def evaluate(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
 
 def _refuse_inner(eqn: jex.JaxprEqn) -> None:
     for inner in jex.jaxprs_in_params(eqn.params):
-        for part in inner.eqns:
-            if part.primitive is _MARK:
+        for inner_eqn in inner.eqns:
+            if inner_eqn.primitive is _MARK:
                 raise ValueError(
                     f"backward was called inside {eqn.primitive.name}; call it in the body of the "
                     "traced step itself"
                 )
-            _refuse_inner(part)
+            _refuse_inner(inner_eqn)
 
 
 def _read(env: dict[jex.Var, PyTree], var: jex.Var | jex.Literal) -> PyTree:
@@ -103,7 +103,7 @@ def _run(eqns: Sequence[jex.JaxprEqn], env: dict[jex.Var, PyTree]) -> None:
 
 def _backward(
     mark: jex.JaxprEqn,
-    seen: Sequence[jex.JaxprEqn],
+    equations: Sequence[jex.JaxprEqn],
     waiting: Sequence[jex.JaxprEqn],
     env: dict[jex.Var, PyTree],
 ) -> None:
@@ -115,7 +115,7 @@ def _backward(
     loss, *leaves = mark.invars
     reached = {v for v in leaves if not isinstance(v, jex.Literal)}
     dependent: list[jex.JaxprEqn] = []
-    for eqn in seen:
+    for eqn in equations:
         if any(v in reached for v in eqn.invars if not isinstance(v, jex.Literal)):
             dependent.append(eqn)
             reached |= set(eqn.outvars)

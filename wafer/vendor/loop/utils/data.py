@@ -165,13 +165,13 @@ class DataExecutor:
                 ) from None
         if num_steps < 1:
             raise ValueError(f"DataExecutor: num_steps {num_steps}, expected at least 1")
-        where = current_backend()
+        backend = current_backend()
         self.num_steps = num_steps
-        self.checkpoint_steps = checkpoint_steps or where.checkpoint_steps or 0
+        self.checkpoint_steps = checkpoint_steps or backend.checkpoint_steps or 0
         self.writer, self.user_iteration = writer, 0
         self.profiler = _Profiler()
         self._loader, self._calls = dataloader, []
-        self.cs_config = cs_config or where.cluster
+        self.cs_config = cs_config or backend.cluster
 
     def __len__(self) -> int:
         return self.num_steps
@@ -194,21 +194,21 @@ class DataExecutor:
 
     def __iter__(self) -> Iterator[PyTree]:
         """Run: place batches on the systems, and call the closures after each step."""
-        where = current_backend()
-        where.use(self.cs_config.num_csx)
-        where.executor, self.user_iteration, self._calls = self, 0, []
+        backend = current_backend()
+        backend.use(self.cs_config.num_csx)
+        backend.executor, self.user_iteration, self._calls = self, 0, []
         try:
             for batch in self._batches():
                 self.user_iteration += 1
                 yield place_batch(batch)
-                if where.stops_after:
-                    _LOG.info("%s only: the step is fine; nothing ran", where.stops_after)
+                if backend.stops_after:
+                    _LOG.info("%s only: the step is fine; nothing ran", backend.stops_after)
                     return
                 self._end_of_step(batch)
         finally:
-            if where.executor is self:
+            if backend.executor is self:
                 self._run_calls()  # the loop was left by `break`: its last step counts
-                where.executor = None
+                backend.executor = None
 
     def _end_of_step(self, batch: PyTree) -> None:
         jax.block_until_ready(current_backend().state)
@@ -239,8 +239,8 @@ def place_batch(batch: PyTree) -> PyTree:
     Raises:
         ValueError: rows that the systems cannot share evenly.
     """
-    where = current_backend()
-    count = where.mesh.size
+    backend = current_backend()
+    count = backend.mesh.size
     host = lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     batch = jax.tree.map(host, batch)  # tensors of a PyTorch loader are no leaves of JAX
 
@@ -251,7 +251,7 @@ def place_batch(batch: PyTree) -> PyTree:
                 f"DataExecutor: {count} systems cannot share a batch of {shape[0]} evenly (array "
                 f"of shape {shape})"
             )
-        return where.shared_out if shape else where.everywhere
+        return backend.shared_out if shape else backend.everywhere
 
     return jax.device_put(batch, jax.tree.map(sharding, batch))
 
@@ -286,10 +286,10 @@ def compute_num_steps(
     Raises:
         ValueError: none or several of num_steps, max_steps and num_epochs.
     """
-    given = [value for value in (num_steps, max_steps, num_epochs) if value is not None]
-    if len(given) != 1:
+    limits = [value for value in (num_steps, max_steps, num_epochs) if value is not None]
+    if len(limits) != 1:
         raise ValueError(
-            f"compute_num_steps: found {len(given)} of num_steps, max_steps and num_epochs; "
+            f"compute_num_steps: found {len(limits)} of num_steps, max_steps and num_epochs; "
             "expected one"
         )
     if num_steps is not None:
@@ -297,7 +297,7 @@ def compute_num_steps(
     if max_steps is not None:
         return max(0, max_steps - initial_step)
     one_pass = len(dataloader) // grad_accum_steps
-    return given[0] * min(one_pass, steps_per_epoch or one_pass)
+    return limits[0] * min(one_pass, steps_per_epoch or one_pass)
 
 
 __getattr__ = functools.partial(explain, __name__)

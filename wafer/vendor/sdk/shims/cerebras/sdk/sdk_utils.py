@@ -17,8 +17,8 @@ def __getattr__(name: str) -> NoReturn:
     """Names of the vendor's module that are not here."""
     if name.startswith("__"):
         raise AttributeError(name)
-    there = ", ".join(n for n in globals() if n.islower() and not n.startswith("_"))
+    exported = ", ".join(n for n in globals() if n.islower() and not n.startswith("_"))
     raise ImportError(
         f"cerebras.sdk.sdk_utils.{name} is not here; what a program exports is in out_rpc.json,"
-        f" and there are {there}"
+        f" and there are {exported}"
     )
