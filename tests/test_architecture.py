@@ -89,12 +89,12 @@ STATEMENTS = {
     "wafer/commands": 3050,  # results show (38b); sweeps tune (34); harness (76); stores (77)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 879,  # keys of loggers (76); harness (76); checkpoint_root (77)
-    "wafer/csl": 7661,  # features of releases (33b); ids of control tasks, both sides of switches
+    "wafer/csl": 7669,  # features of releases (33b); functions bound as tasks, ids of queues (33a)
     "wafer/data": 8815,  # to_batch takes a batch (38a); shards of preprocessing (77)
     "wafer/engines": 3390,  # sharded state (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 4021,  # both sides of switches (33b); loops of while that LLVM unrolls (32)
+    "wafer/machine": 4048,  # loops of while (32); causes: words on ramps, calls of libraries (33a)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1514,  # sharded state (77); functions, results (38); loggers, harness (76)

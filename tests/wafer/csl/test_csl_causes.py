@@ -4,6 +4,7 @@ Each row has the routes and the code of PEs whose column is in ``role``; ``// HE
 that is to be named. The words of the rest of the program are in ``PE``.
 """
 
+import re
 import warnings
 
 import numpy as np
@@ -28,6 +29,7 @@ layout {{
   @export_name("y", [*]u16, true);
 }}
 """
+TILES = LAYOUT[LAYOUT.index("layout {{") : LAYOUT.index("{routes}")]
 PE = """param memcpy_params;
 param x: u16;
 const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
@@ -130,6 +132,7 @@ SEND_64 = f"@mov16(to_c, most);\n{FREE}"
 TAKE = f"@mov16(mem, c8);{HERE}\n{FREE}"
 TAKE_64 = f"@mov16(most, c64);\n{FREE}"
 NEXT = f"task next() void {{\n  {FREE}{HERE}\n}}"
+TWICE = f"task next() void {{\n  many += 1;\n  if (many == 10) {FREE}\n}}"
 BIND = "@bind_local_task(next, next_id);"
 DATA = f"task words(word: u16) void {{{HERE}\n  y[0] = word;\n  {FREE}\n}}"
 DATA_ID = '@get_data_task_id(if (@is_arch("wse3")) c_in else c)'
@@ -140,6 +143,7 @@ ROWS = [
     ("no route from the PE", [route(0, "NORTH", "EAST", more=HERE), TAKEN], go(SEND_64, TAKE_64)),
     ("no route from the PE", [TAKEN], go(f"@mov16(to_c, most);{HERE}\n{FREE}", TAKE_64)),
     ("no route from the PE", [route(0, "EAST", "RAMP", more=HERE)], go(SEND_64)),
+    ("no route from the PE", [START, route(1, "WEST", "RAMP", more=HERE)], go(SEND_64, SEND_64)),
     ("a neighbor that takes no word", [START, route(1, "SOUTH", "RAMP", more=HERE)],
      go(SEND_64, TAKE_64)),
     ("a neighbor that takes no word", [route(0, "RAMP", "EAST", more=HERE)], go(SEND_64)),
@@ -151,6 +155,8 @@ ROWS = [
      go(SEND_64, SEND_64)),
     ("a switch that is not advanced", [START, switched("EAST", "RAMP", ".rx = WEST", HERE)],
      go(SEND_64, TAKE_64)),
+    ("a switch that is not advanced", [switched("WEST", "EAST", ".rx = RAMP", HERE),
+                                       route(2, "WEST", "RAMP")], go(FREE, SEND_64, TAKE_64)),
     ("no RAMP in the route", [START, route(1, "WEST", "SOUTH")], go(SEND, TAKE)),
     ("no RAMP in the route", [route(0, "RAMP", "SOUTH")], go(SEND, TAKE)),
     ("no route to the PE", [route(0, "RAMP", "SOUTH"), TAKEN], go(SEND, TAKE)),
@@ -197,6 +203,8 @@ ROWS = [
     ("no unblock_cmd_stream()", WIRE, go("y[0] = 1;", entry=HERE)),
     ("no unblock_cmd_stream()", WIRE, go("@mov16(to_c, mem);", "@mov16(mem, c8);", entry=HERE)),
     ("no unblock_cmd_stream()", WIRE, go(f"if (many == 0) {{ {FREE} }}", entry=HERE)),
+    ("no unblock_cmd_stream()", WIRE, go(f"@activate(next_id);{HERE}\n@activate(next_id);",
+                                         more=TWICE, set_up=BIND)),
     ("a circle of waits", BACK, go(f"@mov16(mem, e8);{HERE}\n@mov16(to_c, mem);\n{FREE}",
                                    f"@mov16(mem, c8);\n@mov16(to_e, mem);\n{FREE}")),
     ("a circle of waits", BACK, go(f"@mov16(to_c, most);{HERE}\n@mov16(most, e64);\n{FREE}",
@@ -214,9 +222,36 @@ ROWS = [
 ]  # fmt: skip
 
 
+COLLECTIVE = """const c2d = @import_module("<collectives_2d/params>");
+layout {{
+  @set_rectangle(3, 1);
+  for (@range(u16, 3)) |x| {{
+    const ids = .{{ @get_local_task_id(14), @get_local_task_id(15) }};
+    const row = c2d.get_params(x, 0, .{{
+      .x_colors = .{{ @get_color(0), @get_color(1) }}, .x_entrypoints = ids,
+    }});
+    @set_tile_code(x, 0, "pe.csl",
+      .{{ .memcpy_params = memcpy.get_params(x), .x = x, .row = row }});
+  }}
+"""
+LIBRARY = f"""param row;
+const mpi = @import_module("<collectives_2d/pe>", .{{
+  .dim_params = row.x, .queues = .{{ 5, 6 }},
+}});
+fn go() void {{
+  mpi.init();
+  if (x == 0) {{
+    @activate(end_id);
+  }} else {{
+    mpi.broadcast(0, @ptrcast([*]u32, &long), 8, end_id);{HERE}
+  }}
+}}"""
+
+
 def report(folder, kind, routes, code, arch):
     """The report of the deadlock, and the place that is marked."""
-    texts = {"layout.csl": LAYOUT.format(routes="\n".join(routes)), "pe.csl": PE % code}
+    layout = LAYOUT.replace(TILES, COLLECTIVE) if "<collectives_2d/pe>" in code else LAYOUT
+    texts = {"layout.csl": layout.format(routes="\n".join(routes)), "pe.csl": PE % code}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     marked = [f"{folder / name}:{number}" for name, text in texts.items()
@@ -250,7 +285,16 @@ def test_the_first_lines_name_the_kind_and_the_line(tmp_path, kind, routes, code
     text, marked = report(tmp_path, kind, routes, code, arch)
     first = "\n".join(text.split("\n")[:3])
     assert f"  {kind}: " in first, text
-    assert any(f"{place})" in first or f"{place}:" in first for place in marked) or not marked, text
+    assert any(re.search(rf"{re.escape(place)}\b", first) for place in marked) or not marked, text
+
+
+def test_a_call_of_a_library_is_named(tmp_path):
+    """The root of a broadcast does not call it: the others' calls are named, not library lines."""
+    text, (marked,) = report(tmp_path, "", [], LIBRARY, "wse3")
+    cause = text.split("\n")[1]
+    assert "  fewer words sent than taken: PE (1, 0)" in cause, text
+    assert f"; called at {marked.rpartition(':')[0]}:" in cause, text
+    assert marked in cause, text
 
 
 def test_the_table_is_wide_enough():

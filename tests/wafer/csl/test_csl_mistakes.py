@@ -91,6 +91,9 @@ WARNINGS = [
     ('@export_name("go", fn()void);', '@export_name("go", fn()void); @export_name("g", fn()void);',
      "layout.csl:14", "no PE exports 'g', which the layout exports"),
     (".x = x,", ".x = x, .words_of = 4,", "layout.csl:8", "pe.csl has no param 'words_of'"),
+    ("task end()", "fn end()", "pe.csl:29", "expected a task, found the function 'end'"),
+    ("@export_symbol(go);", "@export_symbol(go); @block(@get_data_task_id(c));", "pe.csl:32",
+     "a data task of wse3 has the id of its input_queue, found 4 of type color"),
 ]  # fmt: skip
 # Of WSE-2.
 OLDER = [

@@ -81,13 +81,20 @@ void load(Wafer& w, Reader& in) {
   }
 }
 
-// A word in a router or on its ramp. Instead of thread, task and task_id: the sides whose router does
-// not take the color from here, those that have no room, and whether the router lets nothing in
-// from the ramp. Instead of pc: the sides from which the refusing router does.
-Waiting held(const Wafer& w, int cell, int slot) {
+// Words of a color on the ramp to a router that does not let them in, and those in the router or on
+// the way down. Instead of thread, task and task_id: the sides whose router does not take the color
+// from here, those that have no room, and whether the router lets nothing in from the ramp. Instead
+// of pc: the sides from which the refusing router does.
+void held(const Wafer& w, int cell, int slot, std::vector<Waiting>* out) {
   const Lane& lane = w.at(cell, slot);
-  int refused = 0, full = 0, refuser = -1;
-  const bool outside = !lane.router[0] && !lane.down && !(lane.rx & kRampPort);
+  const auto add = [&](int refused, int full, bool outside, int rx) {
+    out->push_back({cell % w.width, cell / w.width, refused, full, outside, kInRouter,
+                    w.colors[slot], rx});
+  };
+  const bool outside = (lane.up[0] || lane.up[1]) && !(lane.rx & kRampPort);
+  if (outside) add(0, 0, true, lane.rx);
+  if (outside && !lane.router[0] && !lane.down) return;
+  int refused = 0, full = !lane.router[0] && lane.down ? int(kRampPort) : 0, refuser = -1;
   if (lane.router[0]) {
     each(lane.tx & w.sides[cell], [&](int side) {
       const Lane& there = (&lane)[w.reach[side] + arriving(w, lane, slot, side) - slot];
@@ -95,11 +102,8 @@ Waiting held(const Wafer& w, int cell, int slot) {
       else if (there.router[1]) full |= 1 << side;
     });
     if (lane.tx & kRampPort && lane.down && lane.size >= lane.depth) full |= kRampPort;
-  } else if (lane.down) {
-    full = kRampPort;
   }
-  return {cell % w.width, cell / w.width, refused, full, outside, kInRouter, w.colors[slot],
-          outside ? int(lane.rx) : refuser};
+  add(refused, full, false, refuser);
 }
 
 void explain(const Wafer& w, int cell, int thread, std::vector<Waiting>* out) {
@@ -179,7 +183,7 @@ std::vector<Waiting> Machine::waiting() {
       if (core.commanded && core.main == Main::kIdle)
         add(int(Task::kFunction), host(w, cell).entry, kForCommand, 0);
     }
-    each(w.live[cell], [&](int slot) { out.push_back(held(w, cell, slot)); });
+    each(w.live[cell], [&](int slot) { held(w, cell, slot, &out); });
   }
   return out;
 }

@@ -8,6 +8,7 @@ itself; without an end it is a circle. What the programs do with a color is read
 import functools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from wafer.machine.tools.flow import (
     actions,
     fabric_uses,
     line_of,
+    place_of,
     reachable,
     unbound_activations,
 )
@@ -133,7 +135,8 @@ class _Waits:
 
     def ranked(self) -> list[tuple[int, Waiting]]:
         """0: a word that no router takes; 1: it waits for nothing that waits; 2: the rest."""
-        rank = lambda each: 0 if each.refused or each.outside else 1 + bool(self._next(each))
+        refused = lambda each: each.refused or (each.outside and not self._may_enter(each))
+        rank = lambda each: 0 if refused(each) else 1 + bool(self._next(each))
         return sorted(((rank(each), each) for each in self.waiting), key=lambda ranked: ranked[0])
 
     def _before(self, x: int, y: int, color: int) -> list[Cell]:
@@ -187,6 +190,11 @@ class _Waits:
 
     def causes(self, each: Waiting, held: Set[int]) -> Iterator[Cause]:
         """Yield the causes behind something that waits for nothing that waits."""
+        program = program_of(self.image, each.x, each.y)
+        for kind, text, place in self._causes(each, held):
+            yield kind, text + _called(program, place), place
+
+    def _causes(self, each: Waiting, held: Set[int]) -> Iterator[Cause]:
         where, place, code = f"PE ({each.x}, {each.y})", each.place, each.code
         waits = f"{where}: {each.who} waits for {each.reason}"
         program = program_of(self.image, each.x, each.y)
@@ -197,7 +205,7 @@ class _Waits:
             yield kind, waits, place
         elif each.refused or each.outside:
             kind = "no route from the PE" if each.outside else "a neighbor that takes no word"
-            if each.refused and self._may_take(each):
+            if self._may_enter(each) if each.outside else self._may_take(each):
                 kind = "a switch that is not advanced"
             sent = self._sent((each.x, each.y))
             yield kind, waits, place or (sent[0][1].place if sent else "")
@@ -213,6 +221,10 @@ class _Waits:
             yield "a blocked local task", waits, place
         else:
             yield _not_freed(program, each, where)
+
+    def _may_enter(self, each: Waiting) -> bool:
+        """Whether another switch position of a router lets in what waits on its ramp."""
+        return bool(sides_of(self.image, each.x, each.y, each.detail, enter=True) >> RAMP & 1)
 
     def _may_take(self, each: Waiting) -> bool:
         """Whether another switch position of a neighbor takes the word that a router holds."""
@@ -321,7 +333,29 @@ def _not_freed(program: Program, each: Waiting, where: str) -> Cause:
         return "a local task without code", text, line_of(program, pc) or program.name
     frees = (program.code[:, :2] == (Op.INTRINSIC, Intrinsic.NEXT_COMMAND)).all(axis=1)
     which = {*np.flatnonzero(frees)}
-    callers = [name for name, pc in program.tasks.items() if reachable(program, pc) & which]
-    why = f"{' or '.join(callers)}, which calls it, does not run" if callers else "nothing calls it"
+    callers = {name: pc for name, pc in program.tasks.items() if reachable(program, pc) & which}
+    why = f"{' or '.join(callers)}, which may call it, has not" if callers else "nothing calls it"
+    bound = [entry in callers.values() for entry in program.local_tasks.tolist()]
+    starts = [(pc, task) for pc, action, task in actions(program) if action == Action.ACTIVATE]
+    at = [pc for pc, task in starts if task is not None and bound[task]]
+    why += _two("activated", program, at)
+    if any(bound) and not at and all(task is not None for _, task in starts):
+        why += "; nothing activates it"
     called = each.reason.partition(" after ")[2]
     return COMMAND, f"{where}: {called} has returned, and {why}", each.place
+
+
+def _called(program: Program | None, place: str) -> str:
+    """Where a program's own file calls functions of the folder of a place, a library's."""
+    folder, calls = Path(place).parent, list[int]()
+    for pc in [] if program is None else np.flatnonzero(program.code[:, 0] == Op.CALL).tolist():
+        here, there = place_of(program, pc)[0], place_of(program, int(program.code[pc, 2]))[0]
+        if here.endswith(program.name) and Path(here).parent != folder == Path(there).parent:
+            calls.append(pc)
+    return _two("called", program, calls)
+
+
+def _two(what: str, program: Program | None, instructions: Sequence[int]) -> str:
+    """The first two places of instructions, and what is done there; '' if there are none."""
+    places = list(dict.fromkeys(line_of(program, pc) for pc in instructions))[:2]
+    return f"; {what} at {' and '.join(places)}" if places else ""

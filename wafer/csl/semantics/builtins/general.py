@@ -111,6 +111,11 @@ def _handle(ev: Evaluator, node: tree.Builtin) -> Value:
     if name == "output_queue" and ev.unit.arch == "wse2":
         most = 6
     value = ev.settled(node.arguments[0])
+    kinds = ("color", "input_queue")
+    right = kinds[ev.unit.arch == "wse3"]
+    if name == "data_task_id" and str(value.type) in kinds and str(value.type) != right:
+        text = f"a data task of {ev.unit.arch} has the id of its {right}, found {described(value)}"
+        ev.warn(node.at, text, '@get_data_task_id(if (@is_arch("wse3")) queue else color)')
     if is_known(value):
         if not isinstance(value.data, int):
             ev.fail(node.at, f"{node.name} takes a number, found {described(value)}")

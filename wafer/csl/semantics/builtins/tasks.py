@@ -49,6 +49,9 @@ def _bind(ev: Evaluator, node: tree.Builtin) -> None:
 def _check_task(ev: Evaluator, node: tree.Builtin, task: Value, number: Value, most: int) -> None:
     if not isinstance(task.data, Function):
         ev.fail(node.at, f"expected a task, found {described(task)}")
+    if task.data.node.kind != "task":
+        name = task.data.node.name
+        ev.warn(node.at, f"expected a task, found the function '{name}'", f"task {name}(…)")
     least = 8 if node.name == "@bind_local_task" and ev.unit.arch == "wse3" else 0
     if not isinstance(number.data, int) or not least <= number.data < most:
         ev.fail(node.at, f"{node.name}: ids go from {least} to {most - 1}, found {number.data}")
