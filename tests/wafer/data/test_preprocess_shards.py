@@ -172,7 +172,7 @@ def test_missing_doubled_and_foreign_shards_are_named_and_nothing_moves(tmp_path
 
 @pytest.mark.parametrize(
     ("keys", "message"),
-    [({"min_sequence_len": 3}, "settings differs"), ({"seed": 7}, "seed differs")],
+    [({"min_sequence_len": 3}, "min_sequence_len differs"), ({"seed": 7}, "seed differs")],
 )
 def test_shards_of_other_settings_or_inputs_do_not_merge(tmp_path, given, keys, message):
     list(preprocess_all(given("out", shard="0/2")))
@@ -184,6 +184,39 @@ def test_shards_of_other_settings_or_inputs_do_not_merge(tmp_path, given, keys, 
     list(preprocess_all(again))
     with pytest.raises(DataError, match="its input differs"):
         merge(tmp_path / "out")
+
+
+def test_inputs_and_tokenizers_of_shards_may_lie_on_other_disks(tmp_path, given):
+    list(preprocess_all(given("out", shards=2)))
+    first = given("parts", shard="0/2")
+    list(preprocess_all(first))
+    for name in ("texts", "words"):
+        source = tmp_path / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy2
+        copy(source, tmp_path / f"{name} 2")
+    copies = {"input_dir": (str(tmp_path / "texts 2"),)}
+    copies["huggingface_tokenizer"] = str(tmp_path / "words 2")
+    list(preprocess_all(given("parts", shard="1/2").model_copy(update=copies)))
+    merge(tmp_path / "parts")
+    assert rows_in(tmp_path / "parts").tolist() == rows_in(tmp_path / "out").tolist()
+
+
+def test_a_complete_shard_of_other_inputs_or_settings_is_not_taken_for_this_one(tmp_path, given):
+    """What the message says to do makes it again; so does what the merge says of a lost file."""
+    list(preprocess_all(given("out", shard="0/2")))
+    with (tmp_path / "texts" / "a.jsonl").open("a") as file:
+        file.write('{"text": "a b c d e f"}\n')
+    with pytest.raises(DataError, match=r"other input files.*--resume_from_checkpoint false"):
+        list(preprocess_all(given("out", shard="0/2")))
+    with pytest.raises(DataError, match=r"other settings.*--resume_from_checkpoint false"):
+        list(preprocess_all(given("out", shard="0/2", min_sequence_len=3)))
+    for index in range(2):
+        list(preprocess_all(given("out", shard=f"{index}/2", resume_from_checkpoint=False)))
+    next((tmp_path / "out" / "shards" / "00001_of_00002").glob("*.h5")).unlink()
+    with pytest.raises(DataError, match=r"no such file.*--resume_from_checkpoint false"):
+        merge(tmp_path / "out")
+    list(preprocess_all(given("out", shard="1/2", resume_from_checkpoint=False)))
+    merge(tmp_path / "out")
 
 
 @pytest.mark.parametrize("moves", [0, 2, 5])

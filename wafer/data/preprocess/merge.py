@@ -28,6 +28,8 @@ _LOG = logging.getLogger(__name__)
 SHARDS = "shards"  # folder of them in an output folder
 _MERGED = ".merged"  # its name when it is to be removed
 _MARK = "shard.json"  # of a complete shard
+# Paths to what "input" and "tokenizer" compare: they differ from machine to machine.
+_PATHS = ("input_dir", "metadata_files", "huggingface_tokenizer", "encoder_file", "vocab_file")
 _NOT_SUMMED = ("vocab_size", "eos_id", "pad_id", "mask_id", "special_ids")
 _Move = tuple[pathlib.Path, pathlib.Path]  # from, to
 
@@ -161,7 +163,7 @@ def _plan(target: pathlib.Path, folders: list[pathlib.Path]) -> tuple[list[_Move
     for index, identity in enumerate(identities):
         wanted = identities[0] | {"seed": shard_seed(seed, index)}
         for name, value in wanted.items():
-            if identity[name] != value:
+            if identity.get(name) != value:
                 raise DataError(
                     f"{folders[index]}: its {name} differs from that of {folders[0]}. Remove the "
                     "shard that is wrong and run it again with the same command"
@@ -178,14 +180,12 @@ def _plan(target: pathlib.Path, folders: list[pathlib.Path]) -> tuple[list[_Move
 
 
 def _identity(folder: pathlib.Path, params: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same in all shards, and the seed."""
+    """Return what must be the same in all shards, by key, and the seed."""
     if not {"settings", "shard"} <= params.keys():
         raise DataError(f"{folder}: {PARAMS} is missing or not that of a shard; run it again")
-    decisive = deciding(params["settings"])
-    return {
-        "seed": decisive.pop("seed"),
+    settings = deciding(params["settings"])
+    return {key: value for key, value in settings.items() if key not in _PATHS} | {
         "input": params["shard"]["inputs"],
-        "settings": decisive,
         "tokenizer": {path.name: path.read_bytes() for path in _beside(folder)},
     }
 
@@ -195,7 +195,9 @@ def _check_files(target: pathlib.Path, moves: Iterable[_Move]) -> None:
         if source.exists() and to.exists():
             raise DataError(f"{to}: is there already, and so is {source}. Remove one of them")
         if not source.exists() and not to.exists():
-            raise DataError(f"{source}: no such file; run this shard again")
+            raise DataError(
+                f"{source}: no such file. Run this shard again with --resume_from_checkpoint false"
+            )
     odd = sorted(set(target.glob("*.h5")) - {to for _, to in moves})
     if odd:
         raise DataError(f"{odd[0]}: is of none of the shards. Remove it")

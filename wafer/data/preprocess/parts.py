@@ -21,7 +21,7 @@ from wafer.data.preprocess.records import batches
 from wafer.data.preprocess.rows.documents import training_texts
 from wafer.data.preprocess.run import Keep, input_files, preprocess
 from wafer.data.preprocess.settings import ContextSplits, DocumentSplit, Settings
-from wafer.data.preprocess.shares import Shard, cut, find_shard, shard_settings
+from wafer.data.preprocess.shares import Shard, cut, find_shard, input_share, shard_settings
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import folder_params
 from wafer.data.rowfiles.folders import shuffle_folder, split_folder
@@ -82,13 +82,22 @@ def _is_complete(folder: pathlib.Path, settings: Settings) -> bool:
     """Whether an earlier run has finished this part.
 
     Raises:
-        DataError: with other settings.
+        DataError: with other settings, or a shard of other input files.
     """
     if not (folder / PARAMS).is_file() or progress.exists(folder):
         return False
-    written = folder_params(folder).get("settings")
-    if progress.deciding(written or {}) != progress.deciding(settings.model_dump(mode="json")):
-        raise DataError(f"{folder}: holds rows of other settings; give another output_dir")
+    params = folder_params(folder)
+    written, other = params.get("settings") or {}, ""
+    if progress.deciding(written) != progress.deciding(settings.model_dump(mode="json")):
+        other = "settings"
+    elif "shard" in params:
+        share = input_share(settings, input_files(settings))
+        other = "" if share.inputs == params["shard"]["inputs"] else "input files"
+    if other:
+        raise DataError(
+            f"{folder}: holds rows of other {other}. Give another output_dir, or "
+            "--resume_from_checkpoint false to make them again"
+        )
     return True
 
 
