@@ -90,7 +90,7 @@ STATEMENTS = {
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 879,  # keys of loggers (76); harness (76); checkpoint_root (77)
     "wafer/csl": 7669,  # features of releases (33b); functions bound as tasks, ids of queues (33a)
-    "wafer/data": 8815,  # to_batch takes a batch (38a); shards of preprocessing (77)
+    "wafer/data": 8816,  # to_batch takes a batch (38a); shards of preprocessing (77)
     "wafer/engines": 3390,  # sharded state (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
