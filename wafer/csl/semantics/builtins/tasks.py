@@ -49,7 +49,7 @@ def _bind(ev: Evaluator, node: tree.Builtin) -> None:
 def _check_task(ev: Evaluator, node: tree.Builtin, task: Value, number: Value, most: int) -> None:
     if not isinstance(task.data, Function):
         ev.fail(node.at, f"expected a task, found {described(task)}")
-    if task.data.node.kind != "task":
+    if node.name.startswith("@bind") and task.data.node.kind != "task":
         name = task.data.node.name
         ev.warn(node.at, f"expected a task, found the function '{name}'", f"task {name}(…)")
     least = 8 if node.name == "@bind_local_task" and ev.unit.arch == "wse3" else 0
