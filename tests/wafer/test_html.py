@@ -129,7 +129,7 @@ def converted(rows):
 def described(rows):
     modified = datetime.datetime(2026, 11, 29)
     params = tuple((BAD, (4, 2), "float32") for _ in range(rows))
-    return CheckpointInfo(pathlib.Path(BAD), 5_500_000, modified, 300, params)
+    return CheckpointInfo(BAD, 5_500_000, modified, 300, params)
 
 
 def selected(rows):

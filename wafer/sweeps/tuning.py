@@ -12,7 +12,7 @@ from wafer.sweeps.grid import Point, TuneGrid, search
 from wafer.sweeps.rows import KnownRows, value_of
 from wafer.sweeps.trials import Trial, with_earlier
 
-_DIVERGED = re.compile(r"the loss is -?(nan|inf)")
+DIVERGED = re.compile(r"the loss is -?(nan|inf)")  #: in the reason of a run whose loss diverged
 
 
 class Tuned(NamedTuple):
@@ -86,7 +86,7 @@ def _run_round(
     """Run trials; one whose loss diverged is finished: its value is infinite."""
     reasons = run(with_earlier(trials))
     for trial in trials:
-        if _DIVERGED.search(reasons.get(trial.name, "")):
+        if DIVERGED.search(reasons.get(trial.name, "")):
             trial.finish_diverged()
             del reasons[trial.name]
     return reasons

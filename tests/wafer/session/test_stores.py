@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from wafer.cli import main
 from wafer.commands.checkpoints.finalize import finalize
 from wafer.commands.run import run
 from wafer.config import parse_config
+from wafer.data.text.tokenizer import train_bpe
 from wafer.errors import CheckpointError, ConfigError
 from wafer.models.checkpoint import stores
 from wafer.models.checkpoint.layout import META, RECORD
@@ -207,6 +209,38 @@ def test_all_checkpoints_are_evaluated(bucket, tmp_path):
     keys |= {"checkpoint_root": f"{bucket}/run"}
     assert run(parse_config(config(runconfig=keys, **SPARSE))) == 0
     assert sorted(p.name for p in (tmp_path / "two" / "checkpoints").iterdir()) == ["2", "4"]
+
+
+@pytest.fixture
+def dense(bucket, tmp_path):
+    """(address of a model with its tokenizer, the same in a folder)."""
+    train_bpe(["the cat sat on the mat. " * 20] * 4, 280).save(str(tmp_path / "tokenizer.json"))
+    sizes = {"vocab_size": 280, "max_position_embeddings": 32}
+    rows = {"vocab_size": 280}
+    keys = {"model_dir": str(tmp_path / "run"), "max_steps": 1, "checkpoint_steps": 1}
+    sections = {"train_input": rows, "eval_input": rows, "model": sizes, "runconfig": keys}
+    assert run(parse_config(config(**sections))) == 0
+    shutil.copy(tmp_path / "tokenizer.json", tmp_path / "run")
+    source = tmp_path / "run" / "checkpoints" / "1"
+    finalize(source, tmp_path / "dense")
+    finalize(source, f"{bucket}/dense")
+    return f"{bucket}/dense", tmp_path / "dense"
+
+
+def test_commands_take_an_address_as_they_take_a_folder(dense, tmp_path, monkeypatch, cli):
+    address, folder = dense
+    say = lambda path: cli(f"generate --checkpoint_path {path} --prompt the --max_new_tokens 8")
+    assert say(address) == say(folder)
+    seen = []
+    record = {"results": {"cloze": {"acc,none": 0.5}}}
+    score = lambda texts, _: seen.append(texts.likelihoods([([5, 6], [7])])) or record
+    monkeypatch.setattr("wafer.session.harness.tasks.run_tasks", score)
+    for path in dense:
+        cli(f"evaluate --checkpoint_path {path} --tasks cloze")
+    assert seen[0] == seen[1]
+    size = sum(len(content) for content in content(folder).values())
+    assert cli(f"checkpoint info {address}") == f"{address}: {size / 1e6:,.1f} MB, step 1\n"
+    assert cli(f"checkpoint info {folder}").startswith(f"{folder}: {size / 1e6:,.1f} MB, last mod")
 
 
 def test_an_object_that_leads_out_of_the_checkpoint_is_refused(tmp_path, monkeypatch):

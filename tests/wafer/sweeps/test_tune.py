@@ -18,7 +18,7 @@ from wafer.sweeps import children
 from wafer.sweeps.files import read_sweep
 from wafer.sweeps.grid import points_to_try, read_grid, search
 from wafer.sweeps.table import read_runs
-from wafer.sweeps.tuning import _DIVERGED
+from wafer.sweeps.tuning import DIVERGED
 
 RATE = "optimizer.learning_rate"
 TUNE = {"seed": 9, "times": {RATE: [0.5, 1, 2]}}
@@ -257,4 +257,4 @@ def test_the_message_of_a_diverged_run_is_known(tmp_path):
     settings = {"max_steps": 20, "model_dir": str(tmp_path), "checkpoint_steps": 0}
     with pytest.raises(TrainingError) as error:
         wafer.train(tiny(optimizer={"learning_rate": 1e20}, runconfig=settings))
-    assert _DIVERGED.search(str(error.value))
+    assert DIVERGED.search(str(error.value))

@@ -112,16 +112,17 @@ def _checkpoint_path(text: str) -> pathlib.Path:
 class CheckpointInfo(NamedTuple):
     """What a checkpoint or a ``.mdl`` file is."""
 
-    path: pathlib.Path  #: of it
+    path: str  #: of it, or its address at a store
     size: int  #: bytes of its files
-    modified: datetime.datetime  #: when one was written last
+    modified: datetime.datetime | None  #: when one was written last; None at a store
     step: int | None  #: that it was written after
     params: tuple[tuple[str, tuple[int, ...], str], ...]  #: (name, shape, dtype); () of a ``.mdl``
 
     def __repr__(self) -> str:
-        when, step = self.modified.isoformat(" ", "seconds"), self.step
+        when, step = self.modified, self.step
         said = "none" if step is None else f"{step:,}"
-        return f"{self.path}: {self.size / 1e6:,.1f} MB, last modified {when}, step {said}"
+        changed = "" if when is None else f", last modified {when.isoformat(' ', 'seconds')}"
+        return f"{self.path}: {self.size / 1e6:,.1f} MB{changed}, step {said}"
 
     def _repr_html_(self) -> str:
         rows = [(name, "x".join(map(str, shape)), dtype) for name, shape, dtype in self.params]
@@ -132,13 +133,14 @@ def info(checkpoint: str | os.PathLike[str]) -> CheckpointInfo:
     """Describe a checkpoint, whose arrays are not read.
 
     Args:
-        checkpoint: its folder, or a ``.mdl`` file.
+        checkpoint: its folder, also at ``s3://`` or ``gs://``, or a ``.mdl`` file.
 
     Raises:
         CheckpointError: it is neither, or damaged.
     """
     from wafer.models.checkpoint.layout import STEP, record_entry
     from wafer.models.checkpoint.reader import open_params
+    from wafer.models.checkpoint.stores import is_url
 
     path, params = _checkpoint_path(os.fspath(checkpoint)), ()
     files = [file for file in path.rglob("*") if file.is_file()] or [path]
@@ -149,9 +151,12 @@ def info(checkpoint: str | os.PathLike[str]) -> CheckpointInfo:
     else:
         with _other(path) as file:
             step = file.scalar("global_step")
-    changed = datetime.datetime.fromtimestamp(max(file.stat().st_mtime for file in files))
     size = sum(file.stat().st_size for file in files)
-    return CheckpointInfo(path, size, changed, None if step is None else int(step), params)
+    where, changed = os.fspath(checkpoint), None
+    if not is_url(where):
+        where = str(path)
+        changed = datetime.datetime.fromtimestamp(max(file.stat().st_mtime for file in files))
+    return CheckpointInfo(where, size, changed, None if step is None else int(step), params)
 
 
 def _info(args: argparse.Namespace) -> int:
