@@ -107,6 +107,20 @@ def test_words_recorded_are_those_of_the_links(sending, limit):
 
 
 @native
+@pytest.mark.parametrize(("begin", "windows"), [(0, 2), (0, 3), (13, 4), (0, 256)])
+def test_windows_of_links_have_the_words_that_leave_in_their_cycles(sending, begin, windows):
+    seen = ran(sending, record=VIEW._replace(begin=begin, windows=windows)).trace
+    runs, expected = seen.detail.runs, np.zeros(seen.links.shape, int)
+    cells, _, steps, ports = parts(seen.detail)
+    for k in np.flatnonzero((steps == LEAVES) & (runs["begin"] >= begin)):
+        cycles = runs["begin"][k] + np.arange(runs["count"][k]) * int(runs["stride"][k])
+        for port in range(5):
+            where = (cycles - begin) // seen.every, 0, cells[k], port
+            np.add.at(expected, where, int(ports[k]) >> port & 1)
+    np.testing.assert_array_equal(seen.links, expected)
+
+
+@native
 def test_words_of_the_first_cycle_are_recorded():
     """A Layout sends from cycle 0 on: three words of the first column, to the others."""
     state, seen = fabric.trace.record(lowering.broadcast_program(4, 2, 3))

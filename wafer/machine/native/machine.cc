@@ -73,7 +73,7 @@ void load(Wafer& w, Reader& in) {
     w.at(cell, slot).filtered = true;
   }
   for (const auto& settings : in.rows<Recorder::Settings>())
-    w.recorder = std::make_unique<Recorder>(settings, w.rows, w.width, w.slots);
+    w.recorder = std::make_unique<Recorder>(settings, w.rows, w.width, w.slots, w.links.data());
   for (int lane = 0; w.recorder && lane < w.cells() * w.slots; ++lane) {
     const Lane& at = w.lanes[size_t(lane)];
     if (at.color || at.switches)
@@ -340,7 +340,7 @@ void csl_work(void* m, int64_t program, Work* out) {
 // routes, values of words; returns how many there are.
 int64_t csl_recording(void* m, int64_t kind, void* out, int64_t most) {
   const Machine& machine = of(m);
-  const Recorder& recorder = *machine.w.recorder;
+  Recorder& recorder = *machine.w.recorder;
   const auto copied = [&](const auto& rows) {
     using Row = std::remove_const_t<std::remove_reference_t<decltype(rows[0])>>;
     std::copy_n(rows.begin(), std::min(most, int64_t(rows.size())), static_cast<Row*>(out));

@@ -18,13 +18,14 @@ struct Waiting {
 
 // One cycle of a PE, in the phases of `step` in reference/engine.py. The first, depart, is over
 // for all routers that this one sees.
+template <bool kRecords>
 [[gnu::always_inline]] static inline bool step(Wafer& w, Core& core, Worker* worker) {
   const int cell = core.cell;
   bool moved = false;
   Wavelet sent;
   if (core.code) {
     // 2. Run tasks: the instructions that fall into this cycle.
-    moved |= run_tasks(w, core, w.cycle, worker);
+    moved |= run_tasks<kRecords>(w, core, w.cycle, worker);
     // 3. Step operations: one step of one operation.
     bool works = false;
     if (core.threads) {
@@ -32,13 +33,13 @@ struct Waiting {
       moved |= works = step_operations(w, core, worker);
       if (waits && core.main == Main::kRunning) w.wake[cell] = w.cycle + 1;
     }
-    if (w.recorder) record_state(w, core, works);
+    if (kRecords) record_state(w, core, works);
     // 4. Drain: a word of an output queue goes to the ramp, and words of the host come in.
     if (core.sending || worker->fresh) sent = drain(w, core, &moved, worker);
   }
   if (core.feeding) moved |= feed(w, core);
   // 5. Move: words arrive in the router, go up and down the ramp, and enter input queues.
-  const int changes = move(w, core, sent, worker);
+  const int changes = move<kRecords>(w, core, sent, worker);
   moved |= changes & kMoved;
   // 6. Dispatch: an idle PE starts a task.
   if (may_dispatch(core)) moved |= dispatch(w, core, w.cycle, worker);
@@ -47,11 +48,12 @@ struct Waiting {
 }
 
 // Phases 2 to 6 of rows [from, to).
+template <bool kRecords>
 static inline void arrive(Wafer& w, int from, int to, Worker* worker) {
   for (int cell = from * w.width; cell < to * w.width; ++cell) {
     if (!w.visit[cell] && w.wake[cell] != w.cycle) continue;
     w.visit[cell] = 0;
-    worker->moved |= step(w, w.cores[cell], worker);
+    worker->moved |= step<kRecords>(w, w.cores[cell], worker);
   }
 }
 
@@ -89,7 +91,7 @@ struct Machine {
         barrier.wait([] {});
         for (int row = from; row < to; ++row) {
           if (row + 1 < to - 1) depart(w, row + 1, row + 2, &worker);
-          arrive(w, row, row + 1, &worker);
+          (w.recorder ? arrive<true> : arrive<false>)(w, row, row + 1, &worker);
         }
         barrier.wait([&] {
           status = close(&workers, called, limit);
@@ -120,9 +122,9 @@ struct Machine {
     }
     if (all.fault.kind) return kFaulted;
     const int64_t next = moved ? w.cycle + 1 : soonest(w);
-    if (next == kNever) return ++w.cycle, kQuiet;
-    w.cycle = std::min(next, limit);
+    w.cycle = next == kNever ? w.cycle + 1 : std::min(next, limit);
     if (w.recorder) w.recorder->advance(w.cycle);
+    if (next == kNever) return kQuiet;
     if (called && !unanswered) return kReady;
     return w.cycle < limit ? kGoesOn : kLimit;
   }

@@ -57,6 +57,14 @@ struct OpenRun {
   uint16_t stride;
   uint8_t ports, used;
 };
+// What a color of a PE does from a cycle on, once in `stride` cycles until before `next`, or once while the
+// stride is 0: a bit for each step, and behind them the ports by which a word leaves. Most colors do the
+// same for thousands of cycles, and one comparison finds that; when it ends, its words join the OpenRuns.
+struct OpenLane {
+  uint32_t begin, next;
+  uint16_t stride, does;
+};
+inline uint32_t bit(Step step) { return 1u << step; }
 
 // The ports of a router for a color from a cycle on.
 struct RouteRow {
@@ -78,14 +86,15 @@ class Recorder {
     int64_t x, y, width, height, from, to, events, windows, states, words, values;
   };
 
-  Recorder(const Settings& settings, int rows, int columns, int slots)
-      : settings_(settings), columns_(columns), slots_(slots), rows_(size_t(rows)),
-        running_(size_t(area() * kLanes)), links_(size_t(settings.windows * area() * kPorts)),
+  // links: words that have left by each port of each PE so far.
+  Recorder(const Settings& settings, int rows, int columns, int slots, const uint32_t* links)
+      : settings_(settings), columns_(columns), slots_(slots), links_(links), rows_(size_t(rows)),
+        running_(size_t(area() * kLanes)), windows_(size_t(settings.windows)),
         states_(size_t(settings.states ? area() : 0)), routes_(size_t(rows)), runs_(size_t(rows)),
         values_(size_t(rows)), last_(states_.size()), stays_(states_.size()),
         open_(size_t(settings.words ? area() * lanes() * kSteps : 0), {UINT32_MAX, 0, 0, 0}),
-        begins_(open_.size()),
-        early_(settings.from ? open_.size() : 0), window_(settings.from ? nullptr : links_.data()) {
+        begins_(open_.size()), early_(settings.from ? open_.size() : 0),
+        open_lanes_(settings.words ? size_t(area() * slots) : 0, {0, UINT32_MAX, 0, 0}) {
     for (int cell = 0; cell < rows * columns; ++cell) {
       const int64_t x = cell % columns - settings.x, y = cell / columns - settings.y;
       const bool inside = x >= 0 && x < settings.width && y >= 0 && y < settings.height;
@@ -109,15 +118,9 @@ class Recorder {
 
   // What a PE does from a cycle on, this one or a later one, until the next row of it.
   void state(int cell, int64_t cycle, int state, int pc, uint32_t path = 0) {
-    OpenState* const open = last(cell);
-    if (!open) return;
-    uint64_t& stays = stays_[size_t(place(cell))];
-    const uint64_t now = path ? 0 : uint64_t(uint32_t(pc)) << 32 | uint64_t(state + 1);
-    if (now && stays == now) return;
-    stays = now;
-    const StateRow row{cycle, cell, state, pc, path, 1, 0};
-    if (open->turns && sampled(*open) != sampled(row)) keep(&states_[size_t(place(cell))], *open);
-    *open = {row, -1, 0};
+    const int64_t at = settings_.states ? place(cell) : -1;
+    if (at >= 0 && (path || stays_[size_t(at)] != stay(state, pc)))
+      begin_state(cell, cycle, state, pc, path);
   }
 
   // The last state of a PE; none if it is not recorded.
@@ -149,44 +152,54 @@ class Recorder {
   void word(int cell, int lane, Step step) {
     const int64_t at = place(cell);
     if (at < 0 || cycle_ >= words_until_) return;
-    step_of(cell, size_t((at * lanes() + lane) * kSteps + step), 0);
+    if (lane < slots_ && open_lanes_[size_t(at * slots_ + lane)].does & bit(step))
+      close(cell, at, lane);
+    step_of(cell, size_t((at * lanes() + lane) * kSteps + step), uint32_t(cycle_), 0);
   }
 
-  // What a lane does in this cycle: a word leaves the router by some ports, enters it, climbs into it,
-  // rises onto the ramp; words that are taken.
-  void lane(int cell, int lane, bool leaves, uint32_t ports, bool enters, bool climbs, bool rises,
-            int taken) {
+  // What the colors of a PE did last; none if their words are not recorded in this cycle.
+  OpenLane* lanes_of(int cell) {
     const int64_t at = place(cell);
-    if (at < 0) return;
-    for (uint32_t mask = leaves && window_ ? ports : 0; mask; mask &= mask - 1)
-      ++window_[at * kPorts + __builtin_ctz(mask)];
-    if (cycle_ >= words_until_) return;
-    const size_t k = size_t((at * lanes() + lane) * kSteps);
-    if (leaves) step_of(cell, k + kLeaves, int(ports));
-    if (enters) step_of(cell, k + kEnters, 0);
-    if (climbs) step_of(cell, k + kClimbs, 0);
-    if (rises) step_of(cell, k + kRises, 0);
-    for (; taken > 0; --taken) step_of(cell, k + kTaken, 0);
+    return at < 0 || cycle_ >= words_until_ ? nullptr : open_lanes_.data() + at * slots_;
+  }
+
+  // What a color does that does not go on with what it did last.
+  [[gnu::noinline]] void begin_lane(int cell, int lane, uint32_t does) {
+    const int64_t at = place(cell);
+    OpenLane& open = open_lanes_[size_t(at * slots_ + lane)];
+    const uint32_t cycle = uint32_t(cycle_), since = cycle - open.begin;
+    if (open.does == does && !open.stride && since <= UINT16_MAX) {
+      open.stride = uint16_t(since), open.next = cycle + since;
+      return;
+    }
+    close(cell, at, lane);
+    open = {cycle, cycle - 1, 0, uint16_t(does)};
+    if (cycle_ < settings_.from) close(cell, at, lane);
   }
 
   // A word enters a queue; its value is kept.
   void queued(int cell, int lane, uint32_t word) {
     this->word(cell, lane, kQueued);
-    if (place(cell) < 0 || cycle_ < settings_.from || cycle_ >= values_until_) return;
+    value(cell, lane, word);
+  }
+  void value(int cell, int lane, uint32_t word) {
+    if (cycle_ >= values_until_ || place(cell) < 0 || cycle_ < settings_.from) return;
     values_[size_t(cell / columns_)].push_back({cell, lane, word});
     value_count_.fetch_add(1, std::memory_order_relaxed);
   }
 
   // Between two cycles, while one host thread runs.
   void advance(int64_t cycle) {
+    const bool was = inside();
+    const int64_t ends = was ? window() : -1;
     cycle_ = cycle;
+    if (!was && inside()) before_ = counted();
+    if (was && (!inside() || window() != ends)) windows_[size_t(ends)] = counted();
     if (run_count_ >= settings_.words) words_until_ = std::min(words_until_, cycle);
     if (value_count_ >= settings_.values) values_until_ = std::min(values_until_, cycle);
     if (settings_.states && state_count_ + area() >= settings_.states) thin();
     if (count_ >= settings_.events && stopped_ == INT64_MAX) stopped_ = cycle;
-    const bool inside = cycle < settings_.to && cycle >= settings_.from;
-    while (inside && window() >= settings_.windows) halve();
-    window_ = inside ? &links_[size_t(window() * area() * kPorts)] : nullptr;
+    while (inside() && window() >= settings_.windows) halve();
   }
 
   // What has not ended lasts until `now`.
@@ -197,7 +210,19 @@ class Recorder {
         out.push_back(until(e, std::min({now, settings_.to, stopped_})));
     return out;
   }
-  const std::vector<uint32_t>& links() const { return links_; }
+  std::vector<uint32_t> links() const {  // by window, PE and port
+    const size_t size = size_t(area()) * kPorts;
+    const std::vector<uint32_t> zeros(size), now = counted();
+    std::vector<uint32_t> out(windows_.size() * size);
+    const uint32_t* before = before_.empty() ? zeros.data() : before_.data();
+    for (size_t k = 0; k < windows_.size(); ++k) {
+      const bool runs = inside() && int64_t(k) == window();
+      const uint32_t* const after = runs ? now.data() : windows_[k].empty() ? before : windows_[k].data();
+      std::transform(after, after + size, before, &out[k * size], std::minus<>());
+      before = after;
+    }
+    return out;
+  }
   std::vector<StateRow> states() const {  // by PE
     std::vector<StateRow> out;
     for (size_t at = 0; at < states_.size(); ++at) {
@@ -206,7 +231,11 @@ class Recorder {
     }
     return out;
   }
-  std::vector<Run> runs() const {
+  std::vector<Run> runs() {
+    for (size_t at = 0; at < open_lanes_.size(); ++at) {
+      const int64_t place = int64_t(at) / slots_, y = settings_.y + place / settings_.width;
+      close(int(y * columns_), place, int(at) % slots_);
+    }
     std::vector<Run> out = joined<Run>(runs_);
     for (size_t k = 0; k < open_.size(); ++k)
       if (open_[k].used) out.push_back(run(k));
@@ -226,6 +255,7 @@ class Recorder {
 
  private:
   int64_t area() const { return settings_.width * settings_.height; }
+  bool inside() const { return cycle_ >= settings_.from && cycle_ < settings_.to; }
   int64_t window() const { return (cycle_ - settings_.from) / every_; }
   int64_t lanes() const { return slots_ + kQueues; }
   int64_t place(int cell) const { return places_[size_t(cell)]; }
@@ -246,17 +276,17 @@ class Recorder {
     return {begin, uint32_t(k) << 5 | open.ports, words, open.stride};
   }
 
-  [[gnu::always_inline]] void step_of(int cell, size_t k, int ports) {
+  [[gnu::always_inline]] void step_of(int cell, size_t k, uint32_t cycle, int ports) {
     OpenRun& open = open_[k];
-    if (open.next == uint32_t(cycle_) && open.ports == ports) open.next += open.stride;
-    else begin_run(cell, k, ports);
+    if (open.next == cycle && open.ports == ports) open.next += open.stride;
+    else begin_run(cell, k, cycle, ports);
   }
 
   // A word that does not go on with the last run of its lane and step.
-  [[gnu::noinline]] void begin_run(int cell, size_t k, int ports) {
+  [[gnu::noinline]] void begin_run(int cell, size_t k, uint32_t cycle, int ports) {
     OpenRun& open = open_[k];
     if (cycle_ < settings_.from) return void(++early_[k]);
-    const uint32_t cycle = uint32_t(cycle_), since = cycle - begins_[k];
+    const uint32_t since = cycle - begins_[k];
     if (open.used && !open.stride && open.ports == ports && since && since <= UINT16_MAX) {
       open.stride = uint16_t(since), open.next = cycle + since;
       return;
@@ -264,6 +294,36 @@ class Recorder {
     if (open.used) runs_[size_t(cell / columns_)].push_back(run(k));
     open = {cycle - 1, 0, uint8_t(ports), 1}, begins_[k] = cycle;
     run_count_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // Ends what a color did last: its words are in the runs of its steps.
+  void close(int cell, int64_t at, int lane) {
+    OpenLane& open = open_lanes_[size_t(at * slots_ + lane)];
+    for (uint32_t steps = open.does & (bit(kSteps) - 1); steps; steps &= steps - 1) {
+      const int step = __builtin_ctz(steps), ports = step == kLeaves ? open.does >> kSteps : 0;
+      const size_t k = size_t((at * lanes() + lane) * kSteps + step);
+      uint32_t cycle = open.begin, words = open.stride ? (open.next - cycle) / open.stride : 1;
+      for (; words; --words, cycle += open.stride) {
+        OpenRun& run = open_[k];
+        if (words > 1 && run.next == cycle && run.stride == open.stride && run.ports == ports) {
+          run.next = open.next;
+          break;
+        }
+        step_of(cell, k, cycle, ports);
+      }
+    }
+    open = {0, UINT32_MAX, 0, 0};
+  }
+
+  // As stays_ has it.
+  static uint64_t stay(int state, int pc) { return uint64_t(uint32_t(pc)) << 32 | uint64_t(state + 1); }
+
+  [[gnu::noinline]] void begin_state(int cell, int64_t cycle, int state, int pc, uint32_t path) {
+    const size_t at = size_t(place(cell));
+    const StateRow row{cycle, cell, state, pc, path, 1, 0};
+    OpenState& open = last_[at];
+    if (open.turns && sampled(open) != sampled(row)) keep(&states_[at], open);
+    open = {row, -1, 0}, stays_[at] = path ? 0 : stay(state, pc);
   }
 
   // Keeps a row that is over. One that does the same as the row before, at an even distance, joins it.
@@ -315,23 +375,36 @@ class Recorder {
     return e;
   }
 
+  // Words over links until now, by PE and port.
+  std::vector<uint32_t> counted() const {
+    std::vector<uint32_t> out;
+    for (int64_t y = settings_.y; y < settings_.y + settings_.height; ++y) {
+      const uint32_t* const row = &links_[(y * columns_ + settings_.x) * kPorts];
+      out.insert(out.end(), row, row + settings_.width * kPorts);
+    }
+    return out;
+  }
+
   // Two windows become one, so that a long run takes no more memory than a short one.
   void halve() {
-    const size_t size = size_t(area()) * kPorts;
-    for (size_t k = 0; k < size_t(settings_.windows); ++k)
-      for (size_t i = 0; i < size; ++i) {
-        const uint32_t words = links_[k * size + i];
-        links_[k * size + i] = 0;
-        links_[k / 2 * size + i] += words;
-      }
+    const size_t size = windows_.size(), half = (size + 1) / 2;
+    for (size_t k = 0; k < half; ++k) {
+      const size_t last = std::min(2 * k + 1, size - 1);
+      std::swap(windows_[k], windows_[windows_[last].empty() ? 2 * k : last]);
+    }
+    for (size_t k = half; k < size; ++k) windows_[k].clear();
     every_ *= 2;
   }
 
   const Settings settings_;
   const int columns_, slots_;
+  const uint32_t* const links_;
   Rows<Event> rows_;  // that have ended
   std::vector<Event> running_;            // by PE and lane
-  std::vector<uint32_t> links_;  // by window, PE and port
+  // Words over links, by PE and port, until the end of each window (none: no more than before it), and
+  // those of before the first recorded cycle.
+  std::vector<std::vector<uint32_t>> windows_;
+  std::vector<uint32_t> before_;
   std::vector<std::vector<StateRow>> states_;  // by PE
   Rows<RouteRow> routes_;
   Rows<Run> runs_;  // that have ended
@@ -340,7 +413,7 @@ class Recorder {
   std::vector<uint64_t> stays_;  // of them, state and instruction; 0: a path
   std::vector<OpenRun> open_;   // by PE, lane and step; where they begin, and words of before
   std::vector<uint32_t> begins_, early_;
-  uint32_t* window_;  // of links_, in this cycle; none: not recorded
+  std::vector<OpenLane> open_lanes_;  // by PE and color: of words that are not in open_ yet
   std::vector<int32_t> places_;  // of cells in the rectangle
   int64_t cycle_ = 0, every_ = 1, sampled_ = 1, stopped_ = INT64_MAX;
   int64_t words_until_ = settings_.words ? settings_.to : 0;

@@ -223,9 +223,19 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   aim(w, core.cell, slot, lane);
 }
 
+inline void record_lane(Wafer& w, int cell, int slot, OpenLane* open, const Lane& lane, bool leaves,
+                        bool enters, bool falls, int popped, bool rises, bool climbs) {
+  const uint32_t does = leaves * (bit(kLeaves) | uint32_t(lane.ports) << kSteps) | enters * bit(kEnters) |
+      falls * bit(kQueued) | (popped > 0) * bit(kTaken) | rises * bit(kRises) | climbs * bit(kClimbs);
+  if (open->next == uint32_t(w.cycle) && open->does == does) open->next += open->stride;
+  else if (does) w.recorder->begin_lane(cell, slot, does);
+  for (; popped > 1; --popped) w.recorder->word(cell, slot, kTaken);
+}
+
 // Moves one color, onto whose ramp a word may come.
+template <bool kRecords>
 [[gnu::always_inline]] inline int move_lane(Wafer& w, Core& core, int slot, Wavelet sent,
-                                            Worker* worker) {
+                                            OpenLane* lanes, Worker* worker) {
   Lane& lane = core.lanes[slot];
   const bool queue_room = lane.size + lane.popped < lane.depth, to_router = enters(lane);
   const bool go = lane.go;
@@ -254,9 +264,9 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   // 2. Down to the CE's queue: also if a word follows, as the queue may have got less depth since.
   const bool follows = go && lane.ports & kRampPort;
   const bool falls = down && (queue_room || follows);
-  if (w.recorder && (go || got || sent || popped))
-    w.recorder->lane(core.cell, slot, go, uint32_t(lane.ports), bool(got), own, bool(sent), popped);
-  if (w.recorder && falls) w.recorder->queued(core.cell, slot, down.word());
+  if (kRecords && lanes)
+    record_lane(w, core.cell, slot, lanes + slot, lane, go, bool(got), falls, popped, bool(sent), own);
+  if (kRecords && falls) w.recorder->value(core.cell, slot, down.word());
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), down = {};
   if (follows) down = head;
 
@@ -276,14 +286,16 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
 }
 
 // 5. Move: what arrives in a PE's router, by its ramp too, and what enters its queues.
+template <bool kRecords>
 [[gnu::always_inline]] inline int move(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
   const int cell = core.cell;
+  OpenLane* const lanes = kRecords ? w.recorder->lanes_of(cell) : nullptr;
   const uint32_t enters = sent && sent.slot() >= 0 ? 1u << sent.slot() : 0;
   int changes = 0;
   uint32_t live = 0;
   each(w.live[cell] | w.incoming[cell] | core.popped | enters, [&](int slot) {
     const Wavelet own = enters >> slot & 1 ? sent : Wavelet();
-    const int change = move_lane(w, core, slot, own, worker);
+    const int change = move_lane<kRecords>(w, core, slot, own, lanes, worker);
     changes |= change, live |= uint32_t(change / kBusy) << slot;
   });
   w.live[cell] = live, w.incoming[cell] = core.popped = 0;

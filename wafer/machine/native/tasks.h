@@ -162,6 +162,7 @@ inline void record_state(Wafer& w, const Core& core, bool works) {
 }
 
 // Goes on with the task; whether it did anything.
+template <bool kRecords>
 inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   if (core.main == Main::kReceiving || core.main == Main::kSending) {
     const Instruction& i = program(core).code[core.pc];
@@ -177,8 +178,7 @@ inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   }
   if (core.main != Main::kRunning) return false;
   core.busy = false;
-  if (w.recorder) interpret<true>(w, core, cycle, worker);
-  else interpret<false>(w, core, cycle, worker);
+  interpret<kRecords>(w, core, cycle, worker);
   return true;
 }
 
