@@ -82,8 +82,8 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7759,  # results show (38b); families: Qwen to OPT (76); object stores (77)
-    "sparsity": 4363,  # traced levels (38a); results show (38b); harness, int8 weights (76)
+    "models": 7760,  # results show (38b); families: Qwen to OPT (76); object stores (77)
+    "sparsity": 4386,  # levels (38a); results show (38b); harness, int8, joint decode products (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
     "wafer/commands": 3050,  # results show (38b); sweeps tune (34); harness (76); stores (77)

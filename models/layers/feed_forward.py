@@ -1,5 +1,6 @@
 """Feed-forward layers: plain, gated, and top-k routed experts."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from wafer.models.layers.basic import GATED, Dense, activation
+from wafer.models.layers.basic import GATED, Dense, activation, dense_together
 from wafer.models.layers.initializers import InitFn
 
 
@@ -28,11 +29,10 @@ class FeedForward(nn.Module):
     def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
         """Widen, activate, narrow."""
         act = activation(self.nonlinearity)
-        h = Dense(self.filter_size, self.use_bias, self.init_in, name="up")(x)
-        if self.nonlinearity in GATED:
-            h = h * act(Dense(self.filter_size, self.use_bias, self.init_in, name="gate")(x))
-        else:
-            h = act(h)
+        names = ("up", "gate") if self.nonlinearity in GATED else ("up",)
+        widen = functools.partial(Dense, self.filter_size, self.use_bias, self.init_in)
+        h, *gate = dense_together(x, [widen(name=name) for name in names])
+        h = h * act(gate[0]) if gate else act(h)
         return Dense(self.hidden_size, self.use_bias, self.init_out, name="down")(self.drop(h))
 
 

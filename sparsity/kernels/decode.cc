@@ -1,7 +1,8 @@
 // y = x W for the few rows of a decoding step, as an XLA FFI handler for the CPU; see decode.h.
 //
-// Output columns are cut into blocks, which threads take in turn; a block's part of the weight
-// stays in the cache while all rows, 16 at a time, pass over it. Every column is summed in one
+// One call takes all weights that read the same x. Their output columns are cut into blocks, which
+// threads take in turn; a block's part of the weight stays in the cache while all rows, 16 at a time,
+// pass over it. Every column is summed in one
 // order, so results do not depend on the threads.
 #include "decode.h"
 
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,74 +122,102 @@ void PackInputs(const float* x, int64_t width, int64_t count, int64_t rows, floa
   }
 }
 
-// How the weights of one form are multiplied.
-struct Form {
-  int64_t inputs;  // of packed rows: those of x and what the form adds
-  int64_t beyond;  // inputs behind them that a wrong weight may read
-  std::function<void(const float* x, int64_t width, int64_t count, int64_t rows, float* to)> pack;
+// How rows of activations lie for a kernel; see decode.h.
+enum Packing { kGroupsOf16, kPairsOf16, kWholeNumbers, kBytePairs, kSideBySide, kPackings };
+
+// Floats of one packed row of x.
+int64_t PackedInputs(Packing packing, int64_t width) {
+  switch (packing) {
+    case kSideBySide: return width;
+    case kWholeNumbers: return 1 + Words(width) * kWord;
+    case kBytePairs: return 1 + Words(width) * kWord / 2;
+    default: return Words(width) * kWord;
+  }
+}
+
+void PackAs(Packing packing, const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
+  if (packing == kSideBySide) return PackInputs(x, width, count, rows, to);
+  if (packing == kGroupsOf16) return Pack(x, width, count, rows, 1, to);
+  if (packing == kPairsOf16) return Pack(x, width, count, rows, 2, to);
+  std::vector<float> whole(count * width);
+  std::fill(to, to + rows, 0.0f);
+  Round(x, width, count, to, whole.data());
+  if (packing == kWholeNumbers) return Pack(whole.data(), width, count, rows, 1, to + rows);
+  PackBytes(whole.data(), width, count, rows, reinterpret_cast<uint8_t*>(to + rows));
+}
+
+// A weight, how it is multiplied, and its results.
+struct Product {
+  int64_t outputs, bytes;
+  Packing packing;
+  int64_t beyond;  // inputs behind the packed ones that a wrong weight may read
   std::function<void(const float* x, int rows, int64_t begin, int64_t end, int64_t written, float* y,
                      int64_t stride)>
       multiply;
+  float* y;
+
+  int64_t blocks() const { return outputs == 0 ? 0 : std::clamp<int64_t>(bytes / kBlockBytes, 1, outputs); }
+  // Where a block begins: kernels take four columns at a time.
+  int64_t first(int64_t block) const {
+    return block == blocks() ? outputs : outputs * block / blocks() / 4 * 4;
+  }
 };
 
-Form ByGroups(const Columns& w) {
-  const bool bytes = w.number == Number::kInt8 && Bytes().layout(w) == Layout::kBytes;
-  const int64_t step = w.masks != nullptr && Decoder().layout(w) == Layout::kPairs ? 2 : 1;
-  const auto multiply = bytes ? Bytes().multiply
+Product ByGroups(const Columns& w, int64_t outputs, int64_t bytes, float* y) {
+  const bool int8 = w.number == Number::kInt8, as_bytes = int8 && Bytes().layout(w) == Layout::kBytes;
+  const bool pairs = w.masks != nullptr && Decoder().layout(w) == Layout::kPairs;
+  const auto multiply = as_bytes ? Bytes().multiply
                         : w.masks != nullptr ? Decoder().multiply
                                              : Streams().dense;
-  const auto run = [w, multiply](auto... rest) { multiply(w, rest...); };
-  const int64_t padded = (w.groups + 3) / 4 * kWord;
-  if (w.number != Number::kInt8) {
-    const auto pack = [step](const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
-      Pack(x, width, count, rows, step, to);
-    };
-    return {padded, 0, pack, run};
-  }
-  const auto pack = [bytes](const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
-    std::vector<float> whole(count * width);
-    std::fill(to, to + rows, 0.0f);
-    Round(x, width, count, to, whole.data());
-    if (bytes) return PackBytes(whole.data(), width, count, rows, reinterpret_cast<uint8_t*>(to + rows));
-    Pack(whole.data(), width, count, rows, 1, to + rows);
-  };
-  return {1 + padded / (bytes ? 2 : 1), 0, pack, run};
+  const Packing packing = as_bytes ? kBytePairs : int8 ? kWholeNumbers : pairs ? kPairsOf16 : kGroupsOf16;
+  return {outputs, bytes, packing, 0, [w, multiply](auto... rest) { multiply(w, rest...); }, y};
 }
 
 // To add up the steps of every column would cost as much as the product: there is room for the
 // longest column with the largest steps, and memory that nobody touches costs nothing.
-Form BySteps(const Stepped& w, int64_t outputs, int64_t inputs) {
+Product BySteps(const Stepped& w, int64_t outputs, int64_t bytes, float* y) {
   int64_t longest = 0;
   for (int64_t n = 0; n < outputs; ++n) {
     longest = std::max<int64_t>(longest, w.pointers[n + 1] - w.pointers[n]);
   }
-  return {inputs, 255 * longest + 1, PackInputs,
-          [w](auto... rest) { Streams().stepped(w, rest...); }};
+  const auto multiply = [w](auto... rest) { Streams().stepped(w, rest...); };
+  return {outputs, bytes, kSideBySide, 255 * longest + 1, multiply, y};
 }
 
-// bytes: of the whole weight.
-ffi::Error Run(ffi::ThreadPool& pool, const Form& form, int64_t outputs, int64_t bytes,
-               const ffi::Buffer<ffi::F32>& x, float* y) {
+// All products with the same x: threads take blocks of outputs, whichever weight they are of.
+ffi::Error Run(ffi::ThreadPool& pool, const std::vector<Product>& products,
+               const ffi::Buffer<ffi::F32>& x) {
   const int64_t count = x.dimensions()[0], width = x.dimensions()[1];
-  const int64_t passes = (count + kMostRows - 1) / kMostRows;
-  if (outputs == 0 || count == 0) return ffi::Error::Success();
-  const int64_t rows = Padded(count), pass_floats = rows * form.inputs;
-  Scratch packed(sizeof(float) * std::max<int64_t>(1, passes * pass_floats + rows * form.beyond));
-  if (!packed.ok()) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "sparse decode: no memory for scratch");
+  const int64_t passes = (count + kMostRows - 1) / kMostRows, rows = Padded(count);
+  if (count == 0) return ffi::Error::Success();
+  const auto left = [&](int64_t p) { return std::min<int64_t>(kMostRows, count - p * kMostRows); };
+  int64_t beyond = 0, blocks = 0;
+  for (const Product& w : products) {
+    beyond = std::max(beyond, w.beyond);
+    blocks += w.blocks();
   }
-  for (int64_t p = 0; p < passes; ++p) {
-    const int64_t first = p * kMostRows;
-    form.pack(x.typed_data() + first * width, width, std::min<int64_t>(kMostRows, count - first),
-              rows, packed.floats() + p * pass_floats);
-  }
-  const int64_t blocks = std::clamp<int64_t>(bytes / kBlockBytes, 1, outputs);
-  ParallelFor(pool, blocks, [&](int64_t block) {
+  std::optional<Scratch> packed[kPackings];
+  for (const Product& w : products) {
+    std::optional<Scratch>& to = packed[w.packing];
+    if (to) continue;
+    const int64_t inputs = PackedInputs(w.packing, width);
+    to.emplace(sizeof(float) * std::max<int64_t>(1, rows * (passes * inputs + beyond)));
+    if (!to->ok()) {
+      return ffi::Error(ffi::ErrorCode::kResourceExhausted, "sparse decode: no memory for scratch");
+    }
     for (int64_t p = 0; p < passes; ++p) {
-      const int64_t first = p * kMostRows;
-      form.multiply(packed.floats() + p * pass_floats, static_cast<int>(rows),
-                    outputs * block / blocks, outputs * (block + 1) / blocks,
-                    std::min<int64_t>(kMostRows, count - first), y + first * outputs, outputs);
+      PackAs(w.packing, x.typed_data() + p * kMostRows * width, width, left(p), rows,
+             to->floats() + p * rows * inputs);
+    }
+  }
+  ParallelFor(pool, blocks, [&](int64_t block) {
+    const Product* w = products.data();
+    for (; block >= w->blocks(); ++w) block -= w->blocks();
+    const int64_t inputs = PackedInputs(w->packing, width);
+    for (int64_t p = 0; p < passes; ++p) {
+      w->multiply(packed[w->packing]->floats() + p * rows * inputs, static_cast<int>(rows),
+                  w->first(block), w->first(block + 1), left(p),
+                  w->y + p * kMostRows * w->outputs, w->outputs);
     }
   });
   return ffi::Error::Success();
@@ -234,63 +264,92 @@ Columns OfColumns(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& sca
   return {values.untyped_data(), number, masks, pointers, groups, scales.typed_data(), wide};
 }
 
-// Whether `at` are pointers into so many values, `past` of them behind the last column.
-bool Fits(const int32_t* at, int64_t outputs, int64_t past, const ffi::AnyBuffer& values) {
-  return at[0] == 0 && at[outputs] + past <= static_cast<int64_t>(values.element_count()) &&
+// Whether these are pointers of all outputs into the values, `past` of them behind the last output.
+bool Fits(const ffi::Buffer<ffi::S32>& pointers, int64_t outputs, int64_t past,
+          const ffi::AnyBuffer& values) {
+  const int32_t* at = pointers.typed_data();
+  return static_cast<int64_t>(pointers.element_count()) == outputs + 1 && at[0] == 0 &&
+         at[outputs] + past <= static_cast<int64_t>(values.element_count()) &&
          std::is_sorted(at, at + outputs + 1);
 }
 
-// y[T, N] = x[T, K] W from kept values, their masks [N, K / 16] and where each column begins; of
-// 8-bit values each column has its scale, of others there are none. Whether masks and pointers agree
-// was asked when the weight was made: it costs as much as the product.
-ffi::Error Masked(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer values,
-                  ffi::Buffer<ffi::F32> scales, ffi::Buffer<ffi::U16> masks,
-                  ffi::Buffer<ffi::S32> pointers, ffi::Result<ffi::Buffer<ffi::F32>> y) {
-  const auto sizes = x.dimensions(), words = masks.dimensions();
-  const int64_t outputs = static_cast<int64_t>(pointers.element_count()) - 1;
-  if (sizes.size() != 2 || words.size() != 2 || outputs < 0 || !IsMatrix(*y, sizes[0], outputs) ||
-      words[0] != outputs || words[1] != Words(sizes[1]) * kWord / kGroup ||
-      !HasScales(values, scales, outputs)) {
-    return Refuse("shapes of x, scales, masks and pointers");
+// Of x [T, K] a weight takes these: values and their scales, places of the kept inputs, and pointers.
+struct Operands {
+  ffi::AnyBuffer values;
+  ffi::Buffer<ffi::F32> scales;
+  ffi::AnyBuffer places;
+  ffi::Buffer<ffi::S32> pointers;
+  int64_t inputs, outputs;
+  float* y;
+};
+
+// Whether masks and pointers agree was asked when the weight was made: it costs as much as the
+// product.
+ffi::ErrorOr<Product> Masked(const Operands& w) {
+  const auto words = w.places.dimensions();
+  const bool int8 = w.values.element_type() == ffi::DataType::S8;
+  if (words.size() != 2 || words[0] != w.outputs || words[1] != Words(w.inputs) * kWord / kGroup ||
+      !HasScales(w.values, w.scales, w.outputs)) {
+    return ffi::Unexpected(Refuse("shapes of x, scales, masks and pointers"));
   }
-  const int64_t past = values.element_type() == ffi::DataType::S8 ? kPastInt8 : kPast;
-  if (!Fits(pointers.typed_data(), outputs, past, values)) {
-    return Refuse("values that do not fit the pointers");
+  if (!Fits(w.pointers, w.outputs, int8 ? kPastInt8 : kPast, w.values)) {
+    return ffi::Unexpected(Refuse("values that do not fit the pointers"));
   }
-  const Columns w = OfColumns(values, scales, masks.typed_data(), pointers.typed_data(), words[1]);
-  const int64_t bytes = static_cast<int64_t>(values.size_bytes() + masks.size_bytes());
-  return Run(pool, ByGroups(w), outputs, bytes, x, y->typed_data());
+  const auto* masks = static_cast<const uint16_t*>(w.places.untyped_data());
+  const Columns columns = OfColumns(w.values, w.scales, masks, w.pointers.typed_data(), words[1]);
+  const auto bytes = static_cast<int64_t>(w.values.size_bytes() + w.places.size_bytes());
+  return ByGroups(columns, w.outputs, bytes, w.y);
 }
 
-// The same from the distances between kept inputs, one for each value.
-ffi::Error FromSteps(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer values,
-                   ffi::Buffer<ffi::U8> steps, ffi::Buffer<ffi::S32> pointers,
-                   ffi::Result<ffi::Buffer<ffi::F32>> y) {
-  const auto sizes = x.dimensions();
-  const int64_t outputs = static_cast<int64_t>(pointers.element_count()) - 1;
-  if (sizes.size() != 2 || outputs < 0 || !IsMatrix(*y, sizes[0], outputs)) {
-    return Refuse("shapes of x and pointers");
+ffi::ErrorOr<Product> FromSteps(const Operands& w) {
+  if (!IsValue(w.values) || w.places.element_count() != w.values.element_count() ||
+      !Fits(w.pointers, w.outputs, 0, w.values)) {
+    return ffi::Unexpected(Refuse("values that do not fit the pointers or steps"));
   }
-  if (!IsValue(values) || steps.element_count() != values.element_count() ||
-      !Fits(pointers.typed_data(), outputs, 0, values)) {
-    return Refuse("values that do not fit the pointers or steps");
-  }
-  const bool bf16 = values.element_type() == ffi::DataType::BF16;
-  const Stepped w{values.untyped_data(), bf16, steps.typed_data(), pointers.typed_data()};
-  const int64_t bytes = values.element_count() * (bf16 ? 3 : 5);
-  return Run(pool, BySteps(w, outputs, sizes[1]), outputs, bytes, x, y->typed_data());
+  const bool bf16 = w.values.element_type() == ffi::DataType::BF16;
+  const Stepped stepped{w.values.untyped_data(), bf16,
+                        static_cast<const uint8_t*>(w.places.untyped_data()),
+                        w.pointers.typed_data()};
+  return BySteps(stepped, w.outputs, w.values.element_count() * (bf16 ? 3 : 5), w.y);
 }
 
-// y[T, N] = x[T, K] W from all of W, [N, K] with K a multiple of 16; scales as Masked has them.
-ffi::Error Whole(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer values,
-                 ffi::Buffer<ffi::F32> scales, ffi::Result<ffi::Buffer<ffi::F32>> y) {
-  const auto sizes = x.dimensions(), stored = values.dimensions();
-  if (sizes.size() != 2 || stored.size() != 2 || stored[1] != sizes[1] || sizes[1] % kGroup != 0 ||
-      !HasScales(values, scales, stored[0]) || !IsMatrix(*y, sizes[0], stored[0])) {
-    return Refuse("shapes of x, scales and a dense weight [outputs, a multiple of 16]");
+// All of a weight, [N, K] with K a multiple of 16.
+ffi::ErrorOr<Product> Whole(const Operands& w) {
+  const auto stored = w.values.dimensions();
+  if (stored.size() != 2 || stored[0] != w.outputs || stored[1] != w.inputs ||
+      w.inputs % kGroup != 0 || !HasScales(w.values, w.scales, w.outputs)) {
+    return ffi::Unexpected(Refuse("shapes of x, scales and a dense weight [outputs, a multiple of 16]"));
   }
-  const Columns w = OfColumns(values, scales, nullptr, nullptr, sizes[1] / kGroup);
-  return Run(pool, ByGroups(w), stored[0], static_cast<int64_t>(values.size_bytes()), x, y->typed_data());
+  const Columns columns = OfColumns(w.values, w.scales, nullptr, nullptr, w.inputs / kGroup);
+  return ByGroups(columns, w.outputs, static_cast<int64_t>(w.values.size_bytes()), w.y);
+}
+
+// y[T, N] = x[T, K] W for each weight: its values; of 8-bit values the scale of each output, of others
+// none; masks [N, K / 16], or the distances between kept inputs, one for each value; and where each
+// output's values begin. Of dense weights places and pointers have no elements.
+ffi::Error Decode(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::RemainingArgs weights,
+                  ffi::RemainingRets results) {
+  if (x.dimensions().size() != 2 || results.size() == 0 || weights.size() != 4 * results.size()) {
+    return Refuse("shape of x or number of operands");
+  }
+  std::vector<Product> products;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto values = weights.get<ffi::AnyBuffer>(4 * i), places = weights.get<ffi::AnyBuffer>(4 * i + 2);
+    const auto scales = weights.get<ffi::Buffer<ffi::F32>>(4 * i + 1);
+    const auto pointers = weights.get<ffi::Buffer<ffi::S32>>(4 * i + 3);
+    auto y = results.get<ffi::Buffer<ffi::F32>>(i);
+    if (!values || !scales || !places || !pointers || !y) return Refuse("dtypes");
+    const auto sizes = (*y)->dimensions();
+    if (sizes.size() != 2 || sizes[0] != x.dimensions()[0]) return Refuse("shapes of x and y");
+    const Operands w{*values,  *scales,  *places, *pointers, x.dimensions()[1],
+                     sizes[1], (*y)->typed_data()};
+    const ffi::ErrorOr<Product> product = places->element_type() == ffi::DataType::U16  ? Masked(w)
+                                          : places->element_type() == ffi::DataType::U8 ? FromSteps(w)
+                                                                                        : Whole(w);
+    if (!product) return product.error();
+    products.push_back(*product);
+  }
+  return Run(pool, products, x);
 }
 
 }  // namespace
@@ -298,29 +357,9 @@ ffi::Error Whole(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer v
 
 namespace ffi = xla::ffi;
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_decode, wafer::Masked,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_decode, wafer::Decode,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::U16>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_stepped_decode, wafer::FromSteps,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::U8>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_dense_decode, wafer::Whole,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());
+                                  .RemainingArgs()
+                                  .RemainingRets());

@@ -11,8 +11,10 @@ to integers of 16 bits times a factor, the row's largest activation over 32,767;
 """
 
 import dataclasses
+import itertools
 import math
 import typing
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -32,14 +34,51 @@ _LONGEST = 255  # distance that a step can say
 _DTYPES = {
     jnp.dtype(jnp.float32): (np.dtype(np.float32), 32, 1 / 8),
     jnp.dtype(jnp.bfloat16): (np.dtype(ml_dtypes.bfloat16), 32, 1 / 16),
-    jnp.dtype(jnp.int8): (np.dtype(np.int8), 64, -1),  # always masks
+    jnp.dtype(jnp.int8): (np.dtype(np.int8), 64, 0),  # always masks
 }
+
+
+class _Multiplier:
+    """Products of a weight that is read by output."""
+
+    inputs: int
+    outputs: int
+    scales: Array | None
+    operands: tuple[Array, ...] | None  #: of the native product; None where it takes no such weight
+
+    def dense(self) -> Array:
+        """Return the weight [inputs, outputs], float32."""
+        raise NotImplementedError
+
+    def project(self, x: Array) -> Array:
+        """Compute x W: [..., inputs] -> [..., outputs] in the dtype of ``x``, summed in float32."""
+        return self.project_all(x, [self], [None])[0]
+
+    def project_all(
+        self, x: Array, weights: "Sequence[_Multiplier]", biases: Sequence[Array | None]
+    ) -> list[Array]:
+        """Compute x W + bias for several weights, this one among them, in one native call.
+
+        Args:
+            x: [..., inputs].
+            weights: of as many inputs each.
+            biases: [outputs] of each weight, or None.
+        """
+        rows, *_ = (_rows(x, weight.inputs, type(self).__name__) for weight in weights)
+        operands = [weight.operands for weight in weights]
+        if native.usable() and None not in operands:
+            kinds = [jax.ShapeDtypeStruct((len(rows), w.outputs), jnp.float32) for w in weights]
+            ys = native.call("wafer_decode", tuple(kinds), rows, *itertools.chain(*operands))
+        else:
+            ys = [(rows if w.scales is None else _rounded(rows)) @ w.dense() for w in weights]
+        ys = [y.reshape(*x.shape[:-1], y.shape[1]).astype(x.dtype) for y in ys]
+        return [y if b is None else y + b.astype(y.dtype) for y, b in zip(ys, biases, strict=True)]
 
 
 @jax.tree_util.register_dataclass
 @typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DecodeWeight:
+class DecodeWeight(_Multiplier):
     """A [K, N] kernel as kept values and the inputs they belong to; make it with ``from_dense``."""
 
     #: [nnz + 32] float32 or bfloat16, or [nnz + 64] int8, column by column, then zeros
@@ -70,7 +109,7 @@ class DecodeWeight:
         _, past, stepped = _DTYPES[jnp.dtype(dtype)]
         keep = dense != 0
         steps = None
-        if np.count_nonzero(keep) <= stepped * keep.size:
+        if stepped and np.count_nonzero(keep) <= stepped * keep.size:
             bridged, near = _steps(keep)
             if len(near) <= stepped * keep.size:
                 keep, steps = bridged, np.pad(near, (0, past))
@@ -91,7 +130,7 @@ class DecodeWeight:
     @property
     def shape(self) -> tuple[int, int]:
         """Static dense shape (K, N)."""
-        return self.inputs, self.pointers.shape[0] - 1
+        return self.inputs, self.outputs
 
     @property
     def _places(self) -> Array:
@@ -108,19 +147,15 @@ class DecodeWeight:
         """How many values there are; zeros that only stand between do not count."""
         return int(jnp.count_nonzero(self.values))
 
-    def project(self, x: Array) -> Array:
-        """Compute x W: [..., K] -> [..., N] in the dtype of ``x``, summed in float32."""
-        rows = _rows(x, self.inputs, "DecodeWeight")
-        result = jax.ShapeDtypeStruct((rows.shape[0], self.shape[1]), jnp.float32)
-        if not native.usable():
-            y = (rows if self.scales is None else _rounded(rows)) @ self.dense()
-        elif self.steps is not None:
-            where = self.steps, self.pointers
-            y = native.call("wafer_stepped_decode", result, rows, self.values, *where)
-        else:
-            where = _scales(self.scales), self.masks, self.pointers
-            y = native.call("wafer_sparse_decode", result, rows, self.values, *where)
-        return y.reshape(*x.shape[:-1], -1).astype(x.dtype)
+    @property
+    def outputs(self) -> int:
+        """N, static."""
+        return self.pointers.shape[0] - 1
+
+    @property
+    def operands(self) -> tuple[Array, ...]:
+        """What the native product reads."""
+        return self.values, _or_none(self.scales), self._places, self.pointers
 
     def dense(self) -> Array:
         """Return the dense [K, N] weight, float32, 0 where pruned."""
@@ -146,7 +181,7 @@ class DecodeWeight:
 @jax.tree_util.register_dataclass
 @typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
 @dataclasses.dataclass(frozen=True)
-class DecodeTable:
+class DecodeTable(_Multiplier):
     """A dense weight by output: an embedding table [V, D] that also scores, or a kernel turned."""
 
     values: Array  #: [outputs, inputs] float32, bfloat16 or int8
@@ -165,8 +200,7 @@ class DecodeTable:
     @property
     def shape(self) -> tuple[int, int]:
         """Static shape (outputs, inputs)."""
-        outputs, inputs = self.values.shape
-        return outputs, inputs
+        return self.outputs, self.inputs
 
     @property
     def nbytes(self) -> int:
@@ -180,19 +214,28 @@ class DecodeTable:
             return rows
         return rows * jnp.take(self.scales, ids, mode="fill", fill_value=0)[..., None]
 
-    def project(self, x: Array) -> Array:
-        """Score [..., inputs] against every row: [..., outputs] in the dtype of ``x``."""
-        outputs, inputs = self.values.shape
-        rows = _rows(x, inputs, "DecodeTable")
-        if inputs % _GROUP == 0 and native.usable():
-            result = jax.ShapeDtypeStruct((rows.shape[0], outputs), jnp.float32)
-            y = native.call("wafer_dense_decode", result, rows, self.values, _scales(self.scales))
-        else:
-            y = (rows if self.scales is None else _rounded(rows)) @ self.values.astype(
-                jnp.float32
-            ).T
-            y = y if self.scales is None else y * self.scales
-        return y.reshape(*x.shape[:-1], -1).astype(x.dtype)
+    @property
+    def outputs(self) -> int:
+        """Outputs of the weight: rows of the table."""
+        return self.values.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of the weight: columns of the table."""
+        return self.values.shape[1]
+
+    @property
+    def operands(self) -> tuple[Array, ...] | None:
+        """What the native product reads; None where it takes no such weight."""
+        if self.inputs % _GROUP:
+            return None
+        none, everywhere = jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.int32)
+        return self.values, _or_none(self.scales), none, everywhere
+
+    def dense(self) -> Array:
+        """Return the weight as a matrix [inputs, outputs], float32."""
+        values = self.values.astype(jnp.float32)
+        return (values if self.scales is None else values * self.scales[:, None]).T
 
 
 def _gaps(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -228,7 +271,7 @@ def _rounded(rows: Array) -> Array:
     return jnp.round(rows / jnp.where(factor == 0, 1, factor)) * factor
 
 
-def _scales(scales: Array | None) -> Array:
+def _or_none(scales: Array | None) -> Array:
     return jnp.zeros(0, jnp.float32) if scales is None else scales
 
 

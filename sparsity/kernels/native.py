@@ -15,9 +15,7 @@ HANDLERS = (
     "wafer_sparse_places",
     "wafer_sparse_to_dense",
     "wafer_sparse_gather",
-    "wafer_sparse_decode",
-    "wafer_stepped_decode",
-    "wafer_dense_decode",
+    "wafer_decode",
 )
 _LIBRARY = Library(
     package="wafer.sparsity.kernels",

@@ -1,10 +1,11 @@
 """How much faster does a pruned model decode with kept weights than with dense ones?
 
 GPT-2 small, or with --llama a LLaMA of 1.1 B (d=2048, 22 layers, 4 key-value heads, vocabulary
-32,000; it takes 12 GB). One decoding step (batch 1, 8 and 16, a cache of 64 slots) with dense
-kernels against one with csr kernels, each in float32 and in bfloat16, and csr kernels and table in
-int8, all with the native head, alternating in one process; medians, compilation apart. Dense
-float32 kernels are the faster of XLA's and native ones, dense bfloat16 ones native. Rows decodeNN:
+32,000; it takes 12 GB). Eight tokens in one program, as ``generate`` takes them (batch 1, 8 and 16,
+a cache of 64 slots), with dense kernels and with csr kernels, each in float32 and in bfloat16, and
+csr kernels and table in int8, all with the native head, alternating in one process; medians,
+compilation apart. Dense float32 kernels are the faster of XLA's and native ones, dense bfloat16
+ones native. Rows decodeNN:
 batch 1, NN % zeros, float32 over float32; _bf16: bfloat16 over bfloat16; _int8: int8 over dense
 float32; _bN: batch N. The goal of a row stands beside it. int8_error: the largest difference that
 int8 makes to a logit at batch 1, over the largest logit, the worst over the levels.
@@ -16,7 +17,6 @@ fastest changes from run to run). PyTorch stands beside it in peers.py.
     python tests/bench/generate.py [--quick] [--llama]
 """
 
-import functools
 import os
 import sys
 import threading
@@ -61,6 +61,7 @@ QUICK = {"vocab_size": 4096, "num_hidden_layers": 3}
 GOALS = {70: (1.35, None, None), 80: (1.6, 1.6, 4.0), 90: (2.0, 2.0, None)}  # ENDS: at batch 1
 LLAMA_GOALS = {70: (1.6, None, None), 80: (2.2, None, None), 90: (3.5, None, None)}
 SLOTS = 64
+TOKENS = 8
 DTYPES = ("float32", "bfloat16")
 ENDS = ("", "_bf16", "_int8")
 
@@ -74,11 +75,27 @@ def pruned(level, name, leaf):
 
 
 def stepper(cfg, params, batch):
-    """One step: a token per row after 32 others."""
-    step = jax.jit(functools.partial(decode_step, cfg))
-    tokens, one = jnp.ones((batch, 1), jnp.int32), jnp.ones((batch,), jnp.int32)
+    """TOKENS tokens of every row after 32 others, in one program, as ``generate`` takes them.
+
+    The tokens are given, so that all arms read the same ones; the likeliest are chosen as well.
+
+    Returns:
+        A function of no arguments: [B, 1, V] logits behind the last token, [TOKENS, B] choices.
+    """
+    tokens, one = jnp.ones((TOKENS, batch), jnp.int32), jnp.ones((batch,), jnp.int32)
     cache = init_cache(cfg, batch, SLOTS, cfg.num_hidden_layers)._replace(length=32 * one)
-    return lambda: step(params, tokens, one, cache)[0]
+    logits = jnp.zeros((batch, 1, cfg.vocab_size), cfg.dtype)
+
+    @jax.jit
+    def run(params, tokens, cache):
+        def extend(carry, tokens):
+            logits, cache = decode_step(cfg, params, tokens[:, None], one, carry[1])
+            return (logits, cache), jnp.argmax(logits[:, 0], -1)
+
+        (last, _), chosen = jax.lax.scan(extend, (logits, cache), tokens)
+        return last, chosen
+
+    return lambda: run(params, tokens, cache)
 
 
 def readers(nbytes):
@@ -133,8 +150,8 @@ def measure(model, trees, nbytes, batch, repeats):
     """Ratios of csr steps to the dense ones of ``ENDS``, share of the stream, error of int8."""
     programs = {name: stepper(model.config, tree, batch) for name, tree in trees.items()}
     for dtype, tolerance in zip(DTYPES, (1e-4, 2e-2), strict=True):
-        harness.agree({n: run() for n, run in programs.items() if dtype in n}, tolerance)
-    exact, rough = (np.asarray(programs[f"csr {d}"]()) for d in ("float32", "int8"))
+        harness.agree({n: run()[0] for n, run in programs.items() if dtype in n}, tolerance)
+    exact, rough = (np.asarray(programs[f"csr {d}"]()[0]) for d in ("float32", "int8"))
     error = np.abs(rough - exact).max() / np.abs(exact).max()
     streams = readers(nbytes)
     times = harness.interleave(programs | streams, repeats)
@@ -142,10 +159,10 @@ def measure(model, trees, nbytes, batch, repeats):
     dense = min(("dense float32", "dense float32, XLA"), key=lambda name: times[name].median)
     arms = zip((dense, "dense bfloat16", dense), (*DTYPES, "int8"), strict=True)
     ratios = [harness.ratio(times, base, f"csr {dtype}").median for base, dtype in arms]
-    share = harness.ratio(times, fastest, "csr float32").median
+    share = TOKENS * harness.ratio(times, fastest, "csr float32").median
     print(
         f"batch {batch}: "
-        + ", ".join(f"{name} {1e3 * times[name].median:.1f} ms" for name in programs)
+        + ", ".join(f"{name} {1e3 * times[name].median / TOKENS:.1f} ms" for name in programs)
         + "; float32 {:.2f} x, bfloat16 {:.2f} x, int8 {:.2f} x".format(*ratios)
         + f", error of int8 {error:.4f}; stream ({fastest}) "
         f"{nbytes / times[fastest].median / 1e9:.1f} GB/s, share {share:.2f}",
@@ -167,7 +184,7 @@ def main():
     model = models.build(settings | (QUICK if options.quick else {}))
     weights = model.init(jax.random.key(0))
     rows, shares, errors = {}, [], []
-    repeats = 5 if options.quick else 15
+    repeats = 5 if options.quick else 9
     for level, goals in [*goals_of.items()][2 if options.quick else 0 :]:
         trees, nbytes = trees_of(model, weights, level)
         print(f"{level} % zeros; goals at batch 1 in {(*DTYPES, 'int8')}: {goals}")

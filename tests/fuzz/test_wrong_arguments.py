@@ -118,9 +118,10 @@ rest = dict(scale=np.float32(1), keep=np.float32(1), threshold=np.int64(0),
             profile_zero=np.int64(128))
 tall, wide = np.ones((70, 64), np.float32), np.ones((64, 128), np.float32)
 count, kept = np.full(1, 9, np.int32), np.int32([50, 20])
-decoded = kernels.DecodeWeight.from_dense(np.where(mask, 1.0, 0.0))
-none = np.zeros(0, np.float32)  # scales of what is no int8
-stepped = kernels.DecodeWeight.from_dense(np.where(mask & (rng.random((K, N)) < 0.2), 1.0, 0.0))
+few = mask[:64] & (rng.random((64, N)) < 0.2)
+masked = kernels.DecodeWeight.from_dense(np.float32(mask[:64])).operands
+stepped = kernels.DecodeWeight.from_dense(np.float32(few)).operands
+table = kernels.DecodeTable.from_dense(np.ones((N, 64)), jnp.int8).operands
 turned, lse = dict(transposed=np.bool_(False)), np.zeros((2, 70), np.float32)
 labels, sums = np.arange(K, dtype=np.int32) % N, np.ones(K, np.float32)
 bias, norm = np.ones(N, np.float32), dict(eps=np.float32(1e-5), centered=np.bool_(True))
@@ -141,12 +142,8 @@ CALLS = {
     "wafer_sparse_places": (shape((nnz,), i32), (*places, *places), {}),
     "wafer_sparse_to_dense": (shape((K, N), f32), (values, *places, np.float32(0)), turned),
     "wafer_sparse_gather": (shape((nnz,), f32), (dense, *places), {}),
-    "wafer_sparse_decode":
-        (shape((9, N), f32), (x, decoded.values, none, decoded.masks, decoded.pointers), {}),
-    "wafer_stepped_decode":
-        (shape((9, N), f32), (x, stepped.values, stepped.steps, stepped.pointers), {}),
-    "wafer_dense_decode":
-        (shape((9, 128), f32), (tall[:9], np.ones((128, 64), np.int8), wide[0]), {}),
+    "wafer_decode":
+        (like(dy, dy, dy), (x[:, :64], *masked, *stepped, *table), {}),
     "wafer_attention_forward": (like(q, lse), seen, rest),
     "wafer_attention_backward": (like(q, q, q, profile), (*seen, q, lse, q), rest),
     "wafer_product_forward": (shape((70, 128), f32), (tall, wide, count, wide[0]), turned),

@@ -1,6 +1,7 @@
 """Products of a decoding step: every form, type and number of rows against a dense product."""
 
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -10,6 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from wafer import models
+from wafer.models.generation.decode import decode_step
+from wafer.models.layers.caches import init_cache
+from wafer.models.paths import map_named, named_leaves
+from wafer.sparsity import decoding
 from wafer.sparsity.kernels import DecodeTable, DecodeWeight
 
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.int8]
@@ -81,6 +87,52 @@ def test_masked_is_the_dense_product(inputs, outputs, dtype):
         assert weight.shape == dense.shape
         np.testing.assert_array_equal(whole(weight), np.nan_to_num(dense))
         every_number_of_rows(weight, inputs, dense)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_several_products_are_those_of_each(dtype):
+    """Masks and steps of several widths, with a bias, without one, and without outputs."""
+    x = np.random.default_rng(0).standard_normal((3, 45), np.float32)
+    dense = [pruned(45, *size, dtype) for size in ((6, 0.5), (33, 0.05), (1, 1.0), (130, 0.3))]
+    dense = [*dense, np.eye(45, 9), np.zeros((45, 0))]
+    weights = [DecodeWeight.from_dense(array, dtype) for array in dense]
+    steps = {weight.steps is not None for weight in weights}
+    assert steps == ({False} if dtype == jnp.int8 else {False, True})
+    biases = [jnp.arange(6.0), None, None, jnp.ones(130), jnp.ones(9), None]
+
+    @jax.jit
+    def both(weights):
+        return weights[0].project_all(x, weights, biases), [w.project(x) for w in weights]
+
+    for y, alone, bias, array in zip(*both(weights), biases, dense, strict=True):
+        np.testing.assert_array_equal(y, alone if bias is None else alone + bias)
+        if dtype != jnp.int8:
+            close(alone, x, array)
+    other = DecodeWeight.from_dense(np.ones((44, 2)), dtype)
+    with pytest.raises(ValueError, match="its last axis must be 44"):
+        weights[0].project_all(x, [*weights, other], [None] * 7)
+
+
+@pytest.mark.native
+def test_a_layer_multiplies_query_key_and_value_at_once():
+    """Of a gated layer that is pruned: one native call for them, and one for up and gate."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_heads": 2, "filter_size": 48}
+    model = models.build({"name": "llama", "vocab_size": 61, "max_position_embeddings": 8, **sizes})
+    params = map_named(
+        lambda name, leaf: (
+            leaf * (np.arange(leaf.size).reshape(leaf.shape) % 3 == 0)
+            if name.endswith("/kernel")
+            else leaf
+        ),
+        model.init(jax.random.key(0)),
+    )
+    converted = decoding.convert(model, named_leaves(params)).params
+    cache = init_cache(model.config, 1, 8, 1)
+    one = jnp.ones((1,), jnp.int32)
+    step = functools.partial(decode_step, model.config)
+    text = str(jax.make_jaxpr(step)(converted, one[None], one, cache))
+    assert text.count("ffi_call[") == 5  # query key value, out, up gate, down, head
 
 
 @pytest.mark.native
@@ -177,7 +229,10 @@ def test_without_the_library_the_same(monkeypatch):
     dense = pruned(33, 20, 0.3, jnp.float32)
     x = np.random.default_rng(0).standard_normal((3, 33), np.float32)
     monkeypatch.setattr("wafer.sparsity.kernels.native.usable", lambda: False)
-    close(DecodeWeight.from_dense(dense).project(jnp.asarray(x)), x, dense)
+    weight = DecodeWeight.from_dense(dense)
+    one, two = weight.project_all(jnp.asarray(x), [weight, weight], [None, jnp.arange(20.0)])
+    close(one, x, dense)
+    np.testing.assert_array_equal(two, one + jnp.arange(20.0))
     close(DecodeTable.from_dense(dense.T).project(jnp.asarray(x)), x, dense)
 
 
