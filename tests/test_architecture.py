@@ -98,7 +98,7 @@ STATEMENTS = {
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1514,  # sharded state (77); functions, results (38); loggers, harness (76)
-    "wafer/sweeps": 1244,  # tuning, rows of earlier tables (34); jobs of a cluster (77)
+    "wafer/sweeps": 1255,  # tuning, rows of earlier tables (34); jobs of a cluster, refused (77)
     "wafer/vendor": 5238,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }
 

@@ -68,7 +68,8 @@ def submit_trials(
         Name -> reason of those that are not finished.
 
     Raises:
-        ConfigError: code that this process alone has, or an option that submitit does not know.
+        ConfigError: code that this process alone has, no SLURM on this machine, or an option that
+            submitit does not know.
         MissingPackageError: submitit is not installed.
         KeyboardInterrupt: the sweep was interrupted; its jobs are cancelled.
     """
@@ -76,6 +77,11 @@ def submit_trials(
     pool, jobs = _pool(cluster), cluster.jobs
     waiting, running, reasons = list(trials), list[_Job](), dict[str, str]()
     stalled: set[str] = set()  # their last job ended before a new checkpoint
+
+    def ended(trial: Trial, reason: str, seconds: float) -> None:
+        say(trial, reason, seconds)
+        reasons.update({trial.name: reason} if reason else {})
+
     with interruptible():
         try:
             while waiting or running:
@@ -83,32 +89,42 @@ def submit_trials(
                 if cluster.executor == "local" and jobs is not None:  # SLURM has a bound of its own
                     ready = ready[: jobs - len(running)]
                 waiting = [trial for trial in waiting if trial not in ready]
-                running += _submit(pool, ready)
+                try:
+                    running += _submit(pool, ready)
+                except (RuntimeError, OSError) as error:  # sbatch refused them, or did not answer
+                    for trial in ready:
+                        ended(trial, f"not submitted: {' '.join(str(error).split())}", 0.0)
                 if waiting and not running:  # what they come after is not finished
                     return reasons | {
                         t.name: f"it begins with {t.blocked}, which is not" for t in waiting
                     }
-                for job in [job for job in running if job.job.done()]:
-                    running.remove(job)
-                    reason, seconds, killed = _ended(job)
-                    name, advanced = job.trial.name, job.trial.launch.newest() != job.newest
+                for submitted in [s for s in running if s.job.done()]:
+                    running.remove(submitted)
+                    reason, seconds, killed = _ended(submitted)
+                    name, advanced = (
+                        submitted.trial.name,
+                        submitted.trial.launch.newest() != submitted.newest,
+                    )
                     if killed and (advanced or name not in stalled):
                         stalled = stalled - {name} if advanced else stalled | {name}
-                        waiting.append(job.trial)
+                        waiting.append(submitted.trial)
                         continue
-                    say(job.trial, reason, seconds)
-                    reasons |= {job.trial.name: reason} if reason else {}
+                    ended(submitted.trial, reason, seconds)
                 time.sleep(_POLL)
         finally:
-            for job in running:
+            for submitted in running:
                 with contextlib.suppress(Exception):  # of a cluster that does not answer
-                    job.job.cancel()
+                    submitted.job.cancel()
     return reasons
 
 
 def _pool(cluster: Cluster) -> Any:
     submitit = optional("submitit", _WHY)
-    pool = submitit.AutoExecutor(folder=cluster.folder / "jobs", cluster=cluster.executor)
+    try:
+        pool = submitit.AutoExecutor(folder=cluster.folder / "jobs", cluster=cluster.executor)
+    except RuntimeError as error:
+        message = f"{cluster.executor}: {error} Run the sweep where sbatch and srun are known"
+        raise ConfigError([Problem(("executor",), message)]) from None
     always: dict[str, object] = {"name": cluster.folder.name}
     if cluster.executor == "local":
         always["timeout_min"] = 365 * 24 * 60

@@ -345,6 +345,9 @@ def _for_sweep(sections: YamlMapping) -> YamlMapping:
             problems.append(Problem(("runconfig", key), message))
     if sections.get("eval_input") is None:
         problems.append(Problem(("eval_input",), "missing section; arms are compared by it"))
+    if settings.get("checkpoint_root") is not None:
+        message = "all runs would continue from each other's checkpoints there; drop the key"
+        problems.append(Problem(("runconfig", "checkpoint_root"), message))
     dry = [key for key in ("validate_only", "compile_only") if settings.get(key)]
     problems += [Problem(("runconfig", key), "trains nothing; drop the key") for key in dry]
     if problems:

@@ -99,3 +99,21 @@ def test_options_are_looked_at_before_the_first_run(tmp_path, options, says):
     with pytest.raises(ConfigError, match=says):
         wafer.sweep(GRID, tmp_path / "out", **options)
     assert not (tmp_path / "out" / "dense").exists()
+
+
+def test_without_slurm_it_is_told_before_the_first_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r'executor: slurm: Could not detect "srun".*sbatch'):
+        wafer.sweep(GRID, tmp_path / "out", executor="slurm")
+    assert not (tmp_path / "out").exists()
+
+
+def test_jobs_that_slurm_refuses_are_reasons_and_stop_no_others(tmp_path, monkeypatch):
+    slurm = write_slurm(tmp_path / "slurm")
+    (slurm / "sbatch").write_text("#!/bin/sh\necho 'invalid partition' >&2; exit 1\n")
+    monkeypatch.setenv("PATH", f"{slurm}{os.pathsep}{os.environ['PATH']}")
+    told = []
+    outcome = wafer.sweep(GRID, tmp_path / "out", executor="slurm", say=told.append)
+    assert len(outcome.missing) == 4
+    assert set(outcome.missing.values()) == {"not submitted: invalid partition"}
+    assert sum("not submitted: invalid partition" in line for line in told) == 4

@@ -101,6 +101,7 @@ def test_everything_wrong_is_said_before_the_first_run(tmp_path):
         "text": "rigl",
         "epochs": {"runconfig.max_steps": None, "runconfig.num_epochs": 1},
         "blind": {"eval_input": None},
+        "shared": {"runconfig.checkpoint_root": "s3://bucket/run"},
         "gone": {"file": "nowhere.yaml"},
         "a/b": {},
     }
@@ -114,6 +115,7 @@ def test_everything_wrong_is_said_before_the_first_run(tmp_path):
         "arms.epochs.runconfig.max_steps: missing",
         "arms.epochs.runconfig.num_epochs: counts from where a run starts",
         "arms.blind.eval_input: missing section",
+        "arms.shared.runconfig.checkpoint_root: all runs would continue from each other's",
         "nowhere.yaml: no such file",
         "arms.a/b: names a folder",
         "seeds[1]: 1 is there twice",
