@@ -25,7 +25,7 @@ SHARED = {"Block", "DeadlockError", "FaultError", "Layout", "Op", "Optimizer", "
 # argument without a shape, neither in the annotation nor in the docstring.
 UNDOCUMENTED = {
     "models": (34, 40),
-    "sparsity": (22, 28),
+    "sparsity": (22, 27),
     "wafer.cache": (0, 1),
     "wafer.commands": (2, 0),
     "wafer.csl": (36, 7),
