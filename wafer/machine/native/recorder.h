@@ -193,8 +193,8 @@ class Recorder {
     const bool was = inside();
     const int64_t ends = was ? window() : -1;
     cycle_ = cycle;
-    if (!was && inside()) before_ = counted();
-    if (was && (!inside() || window() != ends)) windows_[size_t(ends)] = counted();
+    if (!was && inside()) count(&before_);
+    if (was && (!inside() || window() != ends)) count(&windows_[size_t(ends)]);
     if (run_count_ >= settings_.words) words_until_ = std::min(words_until_, cycle);
     if (value_count_ >= settings_.values) values_until_ = std::min(values_until_, cycle);
     if (settings_.states && state_count_ + area() >= settings_.states) thin();
@@ -210,14 +210,14 @@ class Recorder {
         out.push_back(until(e, std::min({now, settings_.to, stopped_})));
     return out;
   }
-  std::vector<uint32_t> links() const {  // by window, PE and port
+  std::vector<uint32_t> links() {  // by window, PE and port
     const size_t size = size_t(area()) * kPorts;
-    const std::vector<uint32_t> zeros(size), now = counted();
+    const std::vector<uint32_t> zeros(size);
+    if (inside()) count(&windows_[size_t(window())]);
     std::vector<uint32_t> out(windows_.size() * size);
     const uint32_t* before = before_.empty() ? zeros.data() : before_.data();
     for (size_t k = 0; k < windows_.size(); ++k) {
-      const bool runs = inside() && int64_t(k) == window();
-      const uint32_t* const after = runs ? now.data() : windows_[k].empty() ? before : windows_[k].data();
+      const uint32_t* const after = windows_[k].empty() ? before : windows_[k].data();
       std::transform(after, after + size, before, &out[k * size], std::minus<>());
       before = after;
     }
@@ -375,14 +375,19 @@ class Recorder {
     return e;
   }
 
-  // Words over links until now, by PE and port.
-  std::vector<uint32_t> counted() const {
-    std::vector<uint32_t> out;
-    for (int64_t y = settings_.y; y < settings_.y + settings_.height; ++y) {
-      const uint32_t* const row = &links_[(y * columns_ + settings_.x) * kPorts];
-      out.insert(out.end(), row, row + settings_.width * kPorts);
-    }
-    return out;
+  // Words over links until now, by PE and port; nothing is done if they are those that were kept last.
+  void count(std::vector<uint32_t>* out) {
+    const int64_t size = settings_.width * kPorts;
+    const auto row = [&](int64_t y) {
+      return links_ + ((settings_.y + y) * columns_ + settings_.x) * kPorts;
+    };
+    bool same = latest_;
+    for (int64_t y = 0; same && y < settings_.height; ++y)
+      same = std::equal(row(y), row(y) + size, latest_ + y * size);
+    if (same) return;
+    out->resize(size_t(settings_.height * size));
+    for (int64_t y = 0; y < settings_.height; ++y) std::copy_n(row(y), size, out->data() + y * size);
+    latest_ = out->data();
   }
 
   // Two windows become one, so that a long run takes no more memory than a short one.
@@ -405,6 +410,7 @@ class Recorder {
   // those of before the first recorded cycle.
   std::vector<std::vector<uint32_t>> windows_;
   std::vector<uint32_t> before_;
+  const uint32_t* latest_ = nullptr;  // of those that were kept last
   std::vector<std::vector<StateRow>> states_;  // by PE
   Rows<RouteRow> routes_;
   Rows<Run> runs_;  // that have ended
