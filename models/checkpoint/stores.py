@@ -8,6 +8,7 @@ is not complete, and is not read.
 import atexit
 import contextlib
 import functools
+import json
 import logging
 import os
 import pathlib
@@ -20,7 +21,7 @@ from typing import Any
 import jax
 import tensorstore as ts
 
-from wafer.models.checkpoint.layout import META, RECORD, is_checkpoint, step_folders
+from wafer.models.checkpoint.layout import META, RECORD, STATE, is_checkpoint, step_folders
 from wafer.models.errors import CheckpointError
 from wafer.models.files import atomic_write, remove_partials
 
@@ -112,20 +113,41 @@ class Store:
         """Copy a checkpoint; it is complete when this returns, and not read before.
 
         Raises:
-            CheckpointError: there is one of this name, or it cannot be written.
+            CheckpointError: there is one of this name, other objects are there, or it cannot be
+                written.
         """
-        if f"{name}{_END}" in self._keys(name):
+        keys = self._keys(name)
+        if f"{name}{_END}" in keys:
             raise CheckpointError(
                 f"{self.url}/{name}: is there already. Continue from it "
                 "(runconfig.autoload_last_checkpoint), or choose another place"
             )
-        self.delete(name)  # what a killed upload left
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         files.sort(key=lambda path: path == folder / META / RECORD)  # the record last
-        for path in files:
+        items = {f"{name}/{path.relative_to(folder).as_posix()}": path for path in files}
+        parts = f"{name}/{STATE}/", f"{name}/{META}/"
+        left = [key for key in keys if key.startswith(parts)]  # by a killed upload
+        others = [key for key in keys if key not in items and not key.startswith(parts)]
+        if others:
+            raise CheckpointError(
+                f"{self.url}/{name}: holds other objects ({others[0]}); expected a name for one "
+                f"checkpoint, such as {self.url}/{name}/500"
+            )
+        self._remove(left)
+        for key, path in items.items():
+            content = path.read_bytes()
             with self._errors():
-                key = f"{name}/{path.relative_to(folder).as_posix()}"
-                self._kv.write(key, path.read_bytes()).result()
+                self._kv.write(key, content).result()
+
+    def has_arrays(self, folder: pathlib.Path, name: str) -> bool | None:
+        """Return whether a checkpoint there has the arrays of a local one, by their checksums.
+
+        None where one of the records is missing or cannot be read.
+        """
+        with self._errors():
+            there = _sums(self._kv.read(f"{name}{_END}").result().value)
+        here = _sums((folder / META / RECORD).read_bytes())
+        return None if not (here and there) else here == there
 
     def download(self, name: str, folder: pathlib.Path) -> None:
         """Copy a checkpoint into a new folder, which appears when it is whole.
@@ -133,12 +155,7 @@ class Store:
         Raises:
             CheckpointError: there is none, or it cannot be read.
         """
-        keys = self._keys(name)
-        if f"{name}{_END}" not in keys:
-            found = ", ".join(map(str, self.steps())) or "none"
-            raise CheckpointError(
-                f"{self.url}/{name}: no complete checkpoint there; complete ones beside it: {found}"
-            )
+        keys = self._complete(name)
         remove_partials(folder)  # of a killed download
         with atomic_write(folder) as partial:
             for key in keys:
@@ -148,14 +165,40 @@ class Store:
                 path = partial.joinpath(*components)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with self._errors():
-                    path.write_bytes(self._kv.read(key).result().value)
+                    content = self._kv.read(key).result().value
+                path.write_bytes(content)
 
     def delete(self, name: str) -> None:
-        """Remove a checkpoint, its record first."""
-        keys = sorted(self._keys(name), key=lambda key: key != f"{name}{_END}")
+        """Remove a checkpoint, its record first.
+
+        Raises:
+            CheckpointError: there is none, or it cannot be removed.
+        """
+        self._remove(sorted(self._complete(name), key=lambda key: key != f"{name}{_END}"))
+
+    def _complete(self, name: str) -> list[str]:
+        """Keys of a complete checkpoint."""
+        keys = self._keys(name)
+        if f"{name}{_END}" not in keys:
+            found = [key.removesuffix(_END) for key in self._keys() if key.endswith(_END)]
+            below = [key for key in found if key.startswith(f"{name}/")]
+            raise CheckpointError(
+                f"{self.url}/{name}: no complete checkpoint there; complete ones in {self.url}: "
+                f"{', '.join((below or found)[-5:]) or 'none'}"
+            )
+        return keys
+
+    def _remove(self, keys: list[str]) -> None:
         with self._errors():
             for key in keys:
                 self._kv.write(key, None).result()
+
+
+def _sums(record: bytes) -> object:
+    """Return the checksums of arrays in a record; None where it cannot be read."""
+    with contextlib.suppress(ValueError, AttributeError):
+        return json.loads(record).get("checksums")
+    return None
 
 
 def synchronize(
@@ -172,7 +215,8 @@ def synchronize(
 
     Raises:
         CheckpointError: the store cannot be read or, for training, written; or training that
-            begins anew would write steps that are there; or the run has several processes.
+            begins anew would write steps that are there; or a step of the folder has other arrays
+            there; or the run has several processes.
     """
     if jax.process_count() > 1:
         raise CheckpointError(
@@ -189,6 +233,12 @@ def synchronize(
             "Continue from them (runconfig.autoload_last_checkpoint), or choose another place"
         )
     local = [int(path.name) for path in step_folders(checkpoints) if is_checkpoint(path)]
+    step = max({*local} & {*remote}, default=-1)
+    if not anew and step >= 0 and store.has_arrays(checkpoints / str(step), str(step)) is False:
+        raise CheckpointError(
+            f"{store.url}/{step}: has other arrays than {checkpoints / str(step)}, so one of them "
+            "is of another run. Choose another checkpoint_root or model_dir"
+        )
     for step in [] if anew else remote if every else remote[-1:]:
         if step not in local and (every or step > max(local, default=-1)):
             _LOG.info("Downloading checkpoint %s/%d", store.url, step)

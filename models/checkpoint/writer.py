@@ -126,7 +126,7 @@ class Checkpoints:
                 "continues from it"
             )
         store = self._store
-        if store is not None:
+        if store is not None and not store.has_arrays(path, str(step)):  # else made again
             store.upload(path, str(step))
         if self._max_to_keep is not None and jax.process_index() == 0:
             for old in self.steps()[: -self._max_to_keep]:

@@ -112,7 +112,8 @@ def resume(run: Run) -> Resumed:
     state = run.warmup.first_state()
     lazily = run.engine_info.lazy_restore
     start = settings.checkpoint_path
-    if start is not None and not _has_begun(run, start):
+    named = start is not None and not _has_begun(run, start)
+    if start is not None and named:
         path = local_path(start)
         tree, meta = _opened(run, path, lazily=lazily)
         if (
@@ -128,9 +129,9 @@ def resume(run: Run) -> Resumed:
             return Resumed(state)
         step, tree, meta = newest
         path = checkpoints.path(step)
+        named = start is not None and path == pathlib.Path(start)
     else:
         return Resumed(state)
-    named = settings.checkpoint_path is not None and path == local_path(settings.checkpoint_path)
     states = _parts(run, tree) if named or settings.checkpoint_path is None else _PARTS
     state = state_from(run, state, tree, meta, path, states=states)
     _LOG.info("Continuing from %s at step %d", path, int(state.step))

@@ -56,3 +56,22 @@ def test_without_a_step_there_is_nothing_to_save(tmp_path, broken):
     with pytest.raises(DataError, match="the disk went away"):
         train(tmp_path / "run", checkpoint_steps=0)
     assert steps(tmp_path / "run") == [1]  # asked for or not
+
+
+def test_the_first_weights_at_a_store_are_downloaded_once(tmp_path, monkeypatch):
+    """A run with checkpoints of its own needs them no more, so that they may be gone."""
+    train(tmp_path / "a", max_steps=3)
+    own = {"checkpoint_path": "s3://bucket/a/3", "load_checkpoint_states": "model"}
+    asked = []
+
+    def downloaded(path):
+        asked.append(path)
+        return tmp_path / "a" / "checkpoints" / "3"
+
+    monkeypatch.setattr("wafer.session.persist.local_path", downloaded)
+    train(tmp_path / "b", max_steps=3, **own)
+    assert set(asked) == {"s3://bucket/a/3"}
+    asked.clear()
+    train(tmp_path / "b", max_steps=6, **own)
+    assert steps(tmp_path / "b") == [3, 6]
+    assert not asked
