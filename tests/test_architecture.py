@@ -82,7 +82,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7788,  # results show (38b); families: Qwen to OPT (76); stores never mixed (77)
+    "models": 7789,  # results show (38b); families: Qwen to OPT (76); stores never mixed (77)
     "sparsity": 4386,  # levels (38a); results show (38b); harness, int8, joint decode products (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
@@ -94,7 +94,7 @@ STATEMENTS = {
     "wafer/engines": 3390,  # sharded state (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 4048,  # loops of while (32); causes: words on ramps, calls of libraries (33a)
+    "wafer/machine": 4110,  # routers that read messages' headers, both sides of switches (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1515,  # sharded state (77); functions, results (38); loggers, harness (76)

@@ -192,7 +192,8 @@ DsdOp = enum.IntEnum(
 # is WSE-2's and serves for both machines. Pop modes: 0 never, 1 always, 2 on advance, 3 on advance
 # or NOP. A position's code 5 says that it is not used.
 CONFIG = {
-    "color": 0x7F20,  # tx W E S N RAMP (0-4), rx so (5-9), swap x y (10 11), pop (12-13), torn (14)
+    # tx W E S N RAMP (0-4), rx so (5-9), swap x y (10 11), pop (12-13), torn (14), steered (15)
+    "color": 0x7F20,
     "switch": 0x7F40,  # position (14:13), ring (12), pos3, pos2, pos1 (side bit + code each)
     "thread": 0x7F58,  # of a microthread: medium priority (8), high priority (9)
     "input_queue": 0x7F60,  # color (4:0), bound (5), filter on (6)
@@ -207,6 +208,7 @@ CONFIG = {
     "filter_counter": 0x7F80,  # of the color's filter: words counted so far
     "filter_limit": 0x7FA0,  # behind which it counts from 0 again
     "filter_most": 0x7FC0,  # up to which it lets words pass
+    "beside": 0x7FE0,  # WSE-3: what leaves at positions that change both sides, `switch_position`
 }
 
 
@@ -222,6 +224,11 @@ class FloatException(enum.IntEnum):
 
 GENERATORS = 8  # shift registers of random numbers on a PE
 TORN = 1 << 14  # bit of a color register
+# Bit of the color registers of MESSAGES. Their routers take the first word of a message for its
+# header, column (0-10) and row (11-21) of the PE that it is for, and let it go first along the row.
+# A port is the message's until the word that advances switches, the last one, has left by it.
+STEERED = 1 << 15
+MESSAGES = (14, 15, 16, 17, 18)  # from a PE and to it, then what goes W E S N between routers
 NO_POSITION = 5  # of a switch
 NO_SWITCH = NO_POSITION << 8 | NO_POSITION << 4 | NO_POSITION
 

@@ -8,8 +8,7 @@ from helpers.csl_program import ran
 from helpers.paths import ROOT
 
 import wafer.csl
-from wafer.csl.syntax.builtins import ARGUMENTS
-from wafer.csl.syntax.releases import FEATURES, NOT_BUILT, Feature, feature_of
+from wafer.csl.syntax.releases import FEATURES, Feature, feature_of
 
 FOLDER = Path(__file__).parent / "programs" / "releases"
 STREAMS, STREAMED, TALLY, TALLY_PE, ONE, CALLED = (
@@ -70,23 +69,8 @@ def test_releases():
     assert feature_of("@mov32") is None
 
 
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_what_is_not_built_is_named_with_its_release(tmp_path, name):
-    call = f'@import_module("{name}")' if name[0] == "<" else f"{name}(0, 0)"
-    if name in ARGUMENTS:
-        call = f"{name}({', '.join('0' * ARGUMENTS[name][0])})"
-    module, _, member = name.partition(">.")
-    if member:
-        call = f"module.{member}"
-    used = f'const module = @import_module("{module}>");' if member else ""
-    used += f"fn go() void {{ const x = {call}; }} comptime {{ @export_symbol(go); }}"
-    with pytest.raises(wafer.csl.CslError, match=f"{name} of SDK {NOT_BUILT[name]} is not built"):
-        compiled(tmp_path, ONE, used)
-
-
 def test_the_guide_has_the_table():
     text = (ROOT / "docs" / "guides" / "csl-releases.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in text for name in NOT_BUILT)
     for row in FEATURES:
         last = row.last or "–"
         assert f"| `{row.name}` | {row.first} | {last} | {row.instead or '–'} |" in text

@@ -96,10 +96,14 @@ CSL = {
     "filters/changed": 97,
     "library/queue_status": 97,
     "library/relayed_control": 97,
+    "library/rxtx_switch_positions": 1,
     "machines/chain_of_sums": 7,
     "machines/functions_of_wavelets": 1,
     "machines/rows_of_tiles": 1,
     "machines/words_that_leave": LIMIT,
+    "messages/all_to_all": 7,
+    "messages/data_task": 1,
+    "messages/two_senders": 1,
     "modules/random_generators": LIMIT,
     "routes/swap": LIMIT,  # where words come in, from a neighbor
     "routes/swap_of_the_ramp": LIMIT,  # and from the PE

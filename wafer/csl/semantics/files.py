@@ -10,7 +10,6 @@ from wafer.csl.semantics.core.values import Module, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.parser import Parsed
-from wafer.csl.syntax.releases import NOT_BUILT
 from wafer.csl.syntax.source import Diagnostic, Position, Source
 
 T = TypeVar("T", bound=tree.Node)
@@ -58,11 +57,6 @@ class Files:
             for folder in (LIBRARY, LIBRARY / _VALUES, *map(Path, self.import_paths)):
                 if (path := folder / f"{name[1:-1]}.csl").is_file():
                     return path
-            if name in NOT_BUILT:
-                text = f"{name} of SDK {NOT_BUILT[name]} is not built here"
-                raise Failure(
-                    Diagnostic(at, text, "a module of this name on --import-path is taken")
-                )
             paths = (str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
             known = sorted(path.removeprefix(f"{_VALUES}/") for path in paths)
             hint = f"there are {', '.join(f'<{each}>' for each in known)}"

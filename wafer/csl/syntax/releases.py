@@ -85,14 +85,11 @@ FEATURES = (
     Feature("SdkLayout", "1.4", "", "a layout block"),
     Feature("<kernels/fft/fft3d_layout>", "1.4"),
     Feature("<string>", "2.10"),
+    Feature("<message_passing>", "1.2"),
     Feature("@bind_rotating_tasks", "2.10"),
     Feature("@load_to_dsr_xdsr_sr", "2.10", instead="@load_to_dsr"),
     Feature("@has_exported_tensors", "0.9"),
 )
-# What the vendor's documentation of a release has and nothing here does.
-NOT_BUILT = {
-    "<message_passing>": "2.10",
-}
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 

@@ -118,7 +118,7 @@ inline bool configure(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
   if (!use_register(w, core, address, sets, &reg(core, sets ? i.b : i.a)))
     return fault(core, kNoConfig, core.pc, address, worker), false;
   if (!sets) return true;
-  worker->swaps |= (reg(core, i.b) & (kSwapX | kSwapY)) != 0;
+  worker->swaps |= (reg(core, i.b) & (kSwapX | kSwapY | kSteered)) != 0;
   watch_all(w, core), changed(w, core.cell, true);
   return true;
 }

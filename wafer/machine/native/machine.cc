@@ -10,6 +10,7 @@ void load(Wafer& w, Reader& in) {
   const auto tiles = in.rows<int32_t>();
   const auto registers_of_lanes = in.rows<uint32_t>();  // color and switches
   for (const uint32_t word : in.rows<uint32_t>()) w.beside.push_back(uint16_t(word));
+  if (w.costs.wse3) w.beside.resize(w.lanes.size());
   // As many microthreads and queues as anything names: less state stays in the caches.
   for (const Program& p : w.programs) {
     const auto names = [](size_t* count, int id) { *count = std::max(*count, size_t(id + 1)); };
@@ -46,7 +47,7 @@ void load(Wafer& w, Reader& in) {
       const uint32_t word = registers_of_lanes[size_t(cell) * size_t(w.slots) + size_t(slot)];
       Lane& lane = w.at(cell, slot);
       lane.color = uint16_t(word), lane.switches = uint16_t(word >> 16);
-      w.swaps |= (lane.color & (kSwapX | kSwapY)) != 0;
+      w.swaps |= (lane.color & (kSwapX | kSwapY | kSteered)) != 0;
       lane.pos_rx = lane.pos_tx = lane.switches >> 13 & 3;
       lane.torn_rx = lane.torn_tx = lane.color & kTorn;
       lane.depth = own_depth(w, core, slot);

@@ -160,6 +160,7 @@ inline bool use_register(Wafer& w, Core& core, int address, bool sets, int64_t* 
     if (!sets) return *value = (lane.color & ~kTorn) | (lane.torn_tx ? kTorn : 0), true;
     // What is swapped needs the other color of its pair, which no other PE may have.
     if (word & (kSwapX | kSwapY) && w.partner[its] < 0) return false;
+    if (word & kSteered && !has_messages(w, its)) return false;
     lane.color = uint16_t(word), lane.torn_rx = lane.torn_tx = word & kTorn;
     return aim(w, core.cell, its, lane), true;
   }
@@ -168,6 +169,12 @@ inline bool use_register(Wafer& w, Core& core, int address, bool sets, int64_t* 
     if (!sets) return *value = (lane.switches & 0x9FFF) | lane.pos_tx << 13, true;
     lane.switches = uint16_t(word), lane.pos_rx = lane.pos_tx = word >> 13 & 3;
     return aim(w, core.cell, its, lane), true;
+  }
+  if (address >= 0x7FE0 && address < 0x7FF8 && its >= 0 && !w.beside.empty()) {
+    uint16_t& held = w.beside[size_t(core.cell) * size_t(w.slots) + size_t(its)];
+    if (!sets) return *value = held, true;
+    held = uint16_t(word);
+    return aim(w, core.cell, its, core.lanes[its]), true;
   }
   if (address >= 0x7F58 && address < 0x7F60) {
     if (sets) core.thread_words[queue] = uint16_t(word); else *value = core.thread_words[queue];

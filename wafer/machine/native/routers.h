@@ -24,9 +24,30 @@ inline int swapped(const Wafer& w, const Lane& lane, int slot, int side) {
   return (lane.color & swaps) == swaps ? w.partner[slot] : slot;
 }
 
-// The slot as which what leaves a lane by a side arrives.
+inline bool is_steered(const Wafer& w, const Lane& lane) { return w.swaps && lane.color & kSteered; }
+
+// The slot as which what leaves a lane by a side arrives; a message's has the color of the side.
 inline int arriving(const Wafer& w, const Lane& lane, int slot, int side) {
+  if (is_steered(w, lane)) return w.slot[kMessages + 1 + side];
   return !w.swaps ? slot : swapped(w, (&lane)[w.reach[side]], slot, opposite(side));
+}
+
+// Whether a slot is of a color of messages, and all of those are in use.
+inline bool has_messages(const Wafer& w, int slot) {
+  const int8_t* const first = w.slot + kMessages;
+  return std::find(first, first + kPorts, slot) < first + kPorts &&
+         std::find(first, first + kPorts, -1) == first + kPorts;
+}
+
+// Gives a message whose header is at the head the port by which it leaves, first along the row,
+// unless another message has that port. The port is held in the color register.
+inline void steer(Wafer& w, int cell, Lane& lane) {
+  const int header = int(lane.router[0].word()), x = cell % w.width, y = cell / w.width;
+  const int column = header & 0x7FF, row = header >> 11 & 0x7FF;
+  const int port = column < x ? 1 : column > x ? 2 : row > y ? 4 : row < y ? 8 : kRampPort;
+  for (int k = 0; k < kPorts; ++k)
+    if (w.at(cell, w.slot[kMessages + k]).color & port) return;
+  lane.tx = port, lane.color |= uint16_t(port);
 }
 
 // The ports of a lane at a switch position: each position changes one side, and later ones add. What
@@ -148,11 +169,17 @@ inline void leave(Wafer& w, int cell, int slot, int sides, Wavelet word) {
 [[gnu::always_inline]] inline void depart_lane(Wafer& w, int cell, int slot, Lane& lane, int* used,
                                                Worker* worker) {
   const Wavelet head = lane.router[0];
+  const bool steered = is_steered(w, lane);
+  if (steered && !lane.tx) {
+    steer(w, cell, lane);
+    if (!lane.tx) return;
+  }
   int need = lane.tx;
+  Lane& below = steered ? w.at(cell, w.slot[kMessages]) : lane;
   if (need & kRampPort) {
     if ((lane.filtered || head.flag() & kControl) && !passes_filter(w, cell, slot, lane))
       need &= ~kRampPort;
-    else if (lane.down && lane.size >= lane.depth)
+    else if (below.down && below.size >= below.depth)
       return;
   }
   if (need & *used) return;
@@ -167,7 +194,7 @@ inline void leave(Wafer& w, int cell, int slot, int sides, Wavelet word) {
   });
   if (!free) return;
   lane.go = true, lane.ports = need, *used |= need;
-  const Wavelet leaves = forwarded(lane, head);
+  const Wavelet leaves = steered ? head : forwarded(lane, head);
   if (lane.filtered && lane.tx & kRampPort && !hidden(head)) count_filtered(w, cell, slot, lane);
   if (outer && w.open) leave(w, cell, slot, outer, leaves);
   uint32_t* const links = &w.links[size_t(cell) * kPorts];
@@ -177,6 +204,13 @@ inline void leave(Wafer& w, int cell, int slot, int sides, Wavelet word) {
     Lane& there = (&lane)[w.reach[side] + its - slot];
     deliver(w, cell + w.offset[side], its, there, leaves, *worker);
   });
+  if (!steered) return;
+  const bool last = head.flag() & kAdvance;
+  if (need & kRampPort) {
+    const Wavelet falls(head.word(), kValid | (last ? kControl : 0));
+    deliver(w, cell, w.slot[kMessages], below, falls, *worker), lane.ports &= ~kRampPort;
+  }
+  if (last) lane.tx = 0, lane.color &= uint16_t(~31);
 }
 
 // 1. Depart: what leaves each router of rows [from, to).
@@ -248,8 +282,9 @@ template <bool kRecords>
 
   // 1. Arrivals: from the CE, then from the neighbours, on WSE-3 a cycle later.
   const Wavelet came = lane.arriving;
-  Wavelet got = came, waits;
-  if (!w.wires.empty()) {
+  const bool for_ce = is_steered(w, lane) && w.colors[slot] == kMessages;  // words of messages
+  Wavelet got = for_ce ? Wavelet() : came, waits;
+  if (!w.wires.empty() && !for_ce) {
     Wavelet& wire = w.wires[size_t(core.cell) * size_t(w.slots) + size_t(slot)];
     const bool stays = wire && second;
     got = stays ? Wavelet() : wire, waits = wire = stays ? wire : came;
@@ -262,13 +297,13 @@ template <bool kRecords>
   if (got) (first ? second : first) = got;
 
   // 2. Down to the CE's queue: also if a word follows, as the queue may have got less depth since.
-  const bool follows = go && lane.ports & kRampPort;
+  const bool follows = for_ce ? bool(came) : go && lane.ports & kRampPort;
   const bool falls = down && (queue_room || follows);
   if (kRecords && lanes)
     record_lane(w, core.cell, slot, lanes + slot, lane, go, bool(got), falls, popped, bool(sent), own);
   if (kRecords && falls) w.recorder->value(core.cell, slot, down.word());
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), down = {};
-  if (follows) down = head;
+  if (follows) down = for_ce ? came : head;
 
   // 3. Up from the CE.
   if (own) rising = {};
@@ -278,7 +313,8 @@ template <bool kRecords>
   lane.router[0] = first, lane.router[1] = second, lane.down = down;
   lane.up[0] = entered, lane.up[1] = rising;
 
-  if ((got.flag() | left.flag()) & (kControl | kAdvance)) switches(w, slot, lane, got, left, core);
+  if ((got.flag() | left.flag()) & (kControl | kAdvance) && !is_steered(w, lane))
+    switches(w, slot, lane, got, left, core);
   const bool moved = go || sent || got || came || falls || own || shifts;
   const bool seen = bool(second) != bool(full) || rx != lane.rx;
   const bool busy = first || waits || entered || rising || down;

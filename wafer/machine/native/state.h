@@ -21,7 +21,8 @@ constexpr uint8_t kValid = 1, kControl = 2, kAdvance = 4;  // of a wavelet
 constexpr uint8_t kClash = 8;  // two came in one cycle
 
 // Fields of the color register (CONFIG in codes.py).
-constexpr int kSwapX = 1 << 10, kSwapY = 1 << 11, kTorn = 1 << 14;
+constexpr int kSwapX = 1 << 10, kSwapY = 1 << 11, kTorn = 1 << 14, kSteered = 1 << 15;
+constexpr int kMessages = 14;  // the first of the colors of messages (MESSAGES in codes.py)
 enum PopMode { kNoPop, kAlwaysPop, kPopOnAdvance, kPopOnAdvanceNop };
 
 struct FilterState {
@@ -311,13 +312,13 @@ struct Wafer : Grid {
   uint32_t to_host = 0;  // slots
   int64_t held = INT64_MAX;  // words of a stream that leave before the host asks for them
   std::vector<int8_t> partner;
-  bool swaps = false;  // a router may swap colors
+  bool swaps = false;  // a router may swap or steer colors
   bool open = false;   // the host exchanges words by the rectangle's sides
 
   Arena<Lane> lanes;
   std::vector<Wavelet> wires;               // words on their way to each lane, if a hop takes 2
   std::vector<FilterState> filtering;       // of each lane, if there are filters
-  std::vector<uint16_t> beside;             // of each lane, if a switch position changes both sides
+  std::vector<uint16_t> beside;             // of each lane of WSE-3: positions that change both sides
   std::vector<uint32_t> live, incoming;     // slots with words; to which words come
   std::vector<Byte> visit, next, sides;  // sides: ports with a neighbour
   std::vector<uint32_t> links;

@@ -43,6 +43,12 @@ inline bool start_data_task(Wafer& w, Core& core, int id, int64_t cycle, Worker*
   const int slot = w.costs.wse3 ? core.in_slot[id] : w.slot[id];
   const uint32_t word = core.lanes[slot].front();
   bool control = core.lanes[slot].front_is_control();
+  if (control && is_steered(w, core.lanes[slot])) {  // the end of a message starts no task
+    if (p.data_tasks[id] < 0 || being_read(core) >> slot & 1) return false;
+    pop_word(core, slot);
+    if (w.recorder) w.recorder->word(core.cell, slot, kTaken);
+    return true;
+  }
   int key = control ? int(word >> 16 & 63) : id;
   const QueueRow* const queue = w.costs.wse3 ? &p.queues[id] : nullptr;
   const bool rotates = queue && queue->limit >= 0 && !control;
@@ -74,7 +80,8 @@ inline bool start_handler(Wafer& w, Core& core, int64_t cycle) {
   return pc >= 0 && start_task(w, core, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
 }
 
-// Starts a task where none runs; whether one began. It begins in the next cycle.
+// Starts a task where none runs, or drops the end of a message; whether it did. A task begins in the
+// next cycle.
 inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   const Program& p = program(core);
   uint32_t local = core.active & ~core.blocked[int(Gate::kLocal)] & 0x7FFFFFFF;

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from wafer.machine.codes import Gate
+from wafer.machine.codes import STEERED, Gate
 from wafer.machine.reference.effects import choose, failed, row_of, with_register
 from wafer.machine.reference.elements import being_read
 from wafer.machine.reference.routers import CONTROL, front, pop
@@ -122,29 +122,32 @@ def select_task(pe: State, free: Array) -> tuple[State, list[Array], Array]:
         among = jnp.where(left & high != 0, left & high, left)
         above = among & -(2 << pe.last_task)
         own = _lowest(jnp.where(above != 0, above, among))
-        waits = (left != 0) & (task[2] < 0)
+        waits = (left != 0) & (task[2] < 0) & (slot < 0)
         queued, local, handles = (waits & (b >> own & 1 != 0) for b in (data, ready, handlers))
         its, asked, turn = _asked(pe, own)
         kind, key, first = asked
+        ends = front(pe.lanes)[its] & CONTROL != 0  # a message, and starts no task
+        ends &= pe.lanes.color[its] & STEERED != 0
+        queued, dropped = queued & ~ends, queued & ends & (data_tasks[own] >= 0) & ~busy[its]
         readable, meant = queued & ~busy[its], controls | (data_tasks[own] >= 0)
         lost = readable & (kind == TaskKind.CONTROL) & (first < 0) & meant & (key != _NO_TASK)
         who = jnp.stack([jnp.int64(TaskKind.LOCAL), key])
         pe = failed(pe, lost, int(Kind.UNBOUND_CONTROL), pe.tables.colors[its], task=who)
         starts = readable & (first >= 0)
-        local &= ~starts
+        local &= ~(starts | dropped)
         pe = pe._replace(
             active=jnp.where(local, pe.active & ~(1 << own), pe.active),
             last_task=jnp.where(waits, own, pe.last_task),
             turns=jnp.where(starts, pe.turns.at[own & 7].set(turn), pe.turns),
         )
         local &= local_tasks[own] >= 0
-        handles &= ~(starts | local)
+        handles &= ~(starts | local | dropped)
         handled, handler = _handled(pe)
         pe = choose(handles, handled, pe)
         which = [starts, local, handles]
         tasks = asked, [jnp.int64(TaskKind.LOCAL), own, local_tasks[own]], handler
         task = [jnp.select(which, list(part), old) for *part, old in zip(*tasks, task, strict=True)]
-        return pe, left & ~(1 << own), task, jnp.where(starts, its, slot)
+        return pe, left & ~(1 << own), task, jnp.where(starts | dropped, its, slot)
 
     none, left = jnp.int64(-1), jnp.where(free, ready | data | handlers, 0)
     pe, _, task, slot = lax.fori_loop(0, 32, tried, (pe, left, [none] * 3, none))
@@ -157,17 +160,16 @@ def dispatch(pe: State) -> tuple[State, Array]:
     pe, task, slot = select_task(pe, free)
     begins = task[2] >= 0
     pe = choose(begins, start_task(pe, *task), pe)
-    taking = with_register(pe, jnp.int64(0), front(pe.lanes)[slot] >> 8)
-    taking = taking._replace(
-        lanes=pop(pe.lanes, slot == jnp.arange(len(pe.lanes.color))),
-        wake=pe.wake + (pe.cycle > pe.ended) * pe.tables.data_task,
-    )
+    taken = with_register(pe, jnp.int64(0), front(pe.lanes)[slot] >> 8)
+    taken = taken._replace(wake=pe.wake + (pe.cycle > pe.ended) * pe.tables.data_task)
+    taking = choose(begins, taken, pe)
+    taking = taking._replace(lanes=pop(pe.lanes, slot == jnp.arange(len(pe.lanes.color))))
     pe = choose(slot >= 0, taking, pe)
-    called = free & ~begins & (pe.launched[1] > 0) & ~pe.commanded
+    called = free & ~begins & (slot < 0) & (pe.launched[1] > 0) & ~pe.commanded
     launch = pe.launches[pe.launched[0] % len(pe.launches)]
     call = start_task(pe, TaskKind.FUNCTION, launch[0], launch[0])._replace(
         registers=pe.registers.at[: len(launch) - 1].set(launch[1:]),
         commanded=True,
         launched=pe.launched + jnp.array([1, -1]),
     )
-    return choose(called, call, pe), begins | called
+    return choose(called, call, pe), begins | called | (slot >= 0)

@@ -3,14 +3,14 @@
 import jax
 import jax.numpy as jnp
 
-from wafer.machine.codes import CONFIG, TORN
+from wafer.machine.codes import CONFIG, STEERED, TORN
 from wafer.machine.reference.effects import bind_input, choose
 from wafer.machine.reference.state import State
 
 Array = jax.Array
 _COUNTS = dict.fromkeys(("thread", "input_queue", "output_queue"), 8) | {"timestamp": 3}
 _FILTERS = {"filter_counter": "counter", "filter_limit": "limit", "filter_most": "most"}
-_COUNTS |= dict.fromkeys(("color", "switch", *_FILTERS), 24)  # of the others 1
+_COUNTS |= dict.fromkeys(("color", "switch", "beside", *_FILTERS), 24)  # of the others 1
 _SWAPS, _BOUND, _FILTERED = 3 << 10, 1 << 5, 1 << 6
 
 
@@ -34,8 +34,9 @@ def _kinds(pe: State, address: Array) -> tuple[dict[str, Array], Array]:
         for name, first in CONFIG.items()
     }
     slot = pe.tables.slot[address & 31]
-    for name in ("color", "switch", *_FILTERS):
+    for name in ("color", "switch", "beside", *_FILTERS):
         kinds[name] &= slot >= 0
+    kinds["beside"] &= pe.tables.wse3
     for name in _FILTERS:
         kinds[name] &= pe.lanes.rule[slot] >= 0
     return kinds, slot
@@ -51,6 +52,7 @@ def read_register(pe: State, address: Array) -> tuple[Array, Array]:
     values = {
         "color": (lane.color & ~TORN) | jnp.where(lane.torn[1], TORN, 0),
         "switch": (lane.switches & 0x9FFF) | lane.position[1] << 13,
+        "beside": lane.switches >> 16,
         "thread": pe.thread_words[queue],
         "input_queue": color(into) | filtered,
         "output_queue": color(out),
@@ -87,6 +89,7 @@ def write_register(pe: State, address: Array, value: Array) -> tuple[State, Arra
     word, named = value & 0xFFFF, value & _BOUND != 0
     bound = jnp.where(named, pe.tables.slot[value & 31], -1)
     kinds["color"] &= (value & _SWAPS == 0) | (pe.tables.partner[slot] >= 0)
+    kinds["color"] &= (value & STEERED == 0) | (slot == pe.tables.messages).any()
     for name in ("input_queue", "output_queue"):
         kinds[name] &= ~named | (bound >= 0)
     on = (lanes.rule[bound] >= 0) & (value & _FILTERED != 0)
@@ -98,9 +101,11 @@ def write_register(pe: State, address: Array, value: Array) -> tuple[State, Arra
     color = lanes.color.at[slot].set(word), lanes.torn.at[slot].set(value & TORN != 0)
     switches = lanes.switches.at[slot].set((lanes.switches[slot] & ~0xFFFF) | word)
     position = lanes.position.at[slot].set(value >> 13 & 3)
+    beside = lanes.switches.at[slot].set(lanes.switches[slot] & 0xFFFF | word << 16)
     changed = {
         "color": pe._replace(lanes=lanes._replace(color=color[0], torn=color[1])),
         "switch": pe._replace(lanes=lanes._replace(switches=switches, position=position)),
+        "beside": pe._replace(lanes=lanes._replace(switches=beside)),
         "thread": pe._replace(thread_words=pe.thread_words.at[queue].set(word)),
         "input_queue": takes._replace(
             encoded=pe.encoded | 1 << queue, lanes=takes.lanes._replace(filtered=filtered)

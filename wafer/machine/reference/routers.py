@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from wafer.machine.codes import STEERED
 from wafer.machine.image import COLUMNS
 from wafer.machine.reference.effects import failed, flush
 from wafer.machine.reference.state import Lanes, State
@@ -89,6 +90,24 @@ def _swapped(tables: Tables, color: Array, slot: Array, side: int) -> Array:
     return jnp.where(color & swaps == swaps, tables.partner[slot], slot)
 
 
+def _steered(state: State, color: Array, slot: int) -> Array:
+    """[C] the ports by which a slot's head leaves; of a header of a message one that is free.
+
+    Args:
+        state: at the start of a cycle.
+        color: [C, S] the color registers so far, with the ports that messages hold.
+        slot: of the words.
+    """
+    own, head, (x, y) = color[:, slot], state.lanes.router[:, slot, 0], state.place.T
+    column, row = head >> 8 & 0x7FF, head >> 19 & 0x7FF
+    ways = [column < x, column > x, row > y, row < y]
+    port = jnp.select(ways, [jnp.int64(1 << side) for side in range(4)], _RAMP)
+    held = (color[:, state.tables.messages] & port[:, None] != 0).any(1)
+    begins = (own & STEERED != 0) & (head != 0) & (own & 31 == 0) & ~held
+    plain = _ports(state.lanes, leaving=True)[:, slot]
+    return jnp.where(own & STEERED == 0, plain, jnp.where(begins, port, own & 31))
+
+
 def _rule(tables: Tables, lanes: Lanes) -> Callable[[str], Array]:
     """[C, S] columns of the filters."""
     rows = tables.filters[jnp.maximum(lanes.rule, 0)]
@@ -134,28 +153,39 @@ def depart(state: State) -> tuple[State, Departures]:
     seen, counts = _filtered(tables, lanes)
     used, links = jnp.zeros(cells, jnp.int64), state.links
     goes, by = [], []
+    no_room, messages = (lanes.down != 0) & (lanes.size >= lanes.depth), tables.messages
+    steered, color = (lanes.color & STEERED) != 0, lanes.color
+    if messages.size:
+        no_room = jnp.where(steered, no_room[:, messages[:1]], no_room)
     for slot in range(slots):
-        need = jnp.where(seen[:, slot], tx[:, slot], tx[:, slot] & ~_RAMP)
-        no_room = (lanes.down[:, slot] != 0) & (lanes.size[:, slot] >= lanes.depth[:, slot])
-        stuck = ((need & _RAMP) != 0) & no_room
+        out = _steered(state, color, slot) if messages.size else tx[:, slot]
+        need = jnp.where(seen[:, slot], out, out & ~_RAMP)
+        stuck = ((need & _RAMP) != 0) & no_room[:, slot]
         can = (word[:, slot] != 0) & ((need & used) == 0) & ~stuck
+        can &= ~steered[:, slot] | (out != 0)
         off_wafer = can & ((need & 15 & ~simulated & tables.edges) != 0)
         state = failed(state, off_wafer, int(Fault.OFF_WAFER), detail=tables.colors[slot])
         can &= ~off_wafer
         for side in range(4):
             there = neighbour[:, side]  # -1 reads the last PE, which (there < 0) then overrules
             at = _swapped(tables, lanes.color[there, slot], jnp.full(cells, slot), side ^ 1)
+            if messages.size:
+                at = jnp.where(steered[:, slot], messages[1 + side], at)
             free = ~full[there, at] & (((rx[there, at] >> (side ^ 1)) & 1) != 0)
             # A word for a PE of the wafer that is not simulated leaves and is gone.
             can &= (((need >> side) & 1) == 0) | free | (there < 0)
         used = jnp.where(can, used | need, used)
         goes.append(can)
         by.append(jnp.where(can, need, 0))
+        if messages.size:  # a message holds its port until its last word leaves
+            port = jnp.where(can & ((word[:, slot] & _ADVANCE) != 0), 0, out)
+            held = jnp.where(steered[:, slot], color[:, slot] & ~31 | port, color[:, slot])
+            color = color.at[:, slot].set(held)
         links = links + ((by[-1][:, None] >> jnp.arange(5)) & 1)
     go, ports = jnp.stack(goes, 1), jnp.stack(by, 1)
-    leaves = Departures(go, ports, _forwarded(lanes, word))
+    leaves = Departures(go, ports, jnp.where(steered, word, _forwarded(lanes, word)))
     lanes = _counted(tables, lanes, go & counts & ((tx & _RAMP) != 0))
-    return state._replace(links=links, lanes=lanes), leaves
+    return state._replace(links=links, lanes=lanes._replace(color=color)), leaves
 
 
 def front(lanes: Lanes) -> Array:
@@ -209,9 +239,39 @@ def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, 
             sent = ((leaves.ports[there, at] >> (side ^ 1)) & 1) != 0
             taken_as = _swapped(tables, lanes.color[:, at[0]], at, side)
             comes = sent & (there >= 0) & (sent_as >= 0) & (taken_as == every)
+            comes &= (lanes.color[there, at] & STEERED) == 0
             got = jnp.where(comes, leaves.wavelet[there, at], got)
             count = count + comes
     return got, count
+
+
+def _messages(
+    state: State, leaves: Departures, came: tuple[Array, Array], below: tuple[Array, Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """What arrives, and what goes down the ramp, with the words of messages: their colors change.
+
+    Args:
+        state: in which they leave.
+        leaves: of ``depart``.
+        came: [C, S] wavelets of all other colors from the neighbours, and how many.
+        below: [C, S] whether a wavelet goes down, and which.
+    """
+    (got, count), (follows, falls), tables = came, below, state.tables
+    steered = (state.lanes.color & STEERED) != 0
+    for side in range(4):
+        there, slot = tables.neighbour[:, side, None], tables.messages[1 + (side ^ 1)]
+        sent = steered[there[:, 0]] & (leaves.ports[there[:, 0]] >> (side ^ 1) & 1 != 0)
+        comes = (sent & (there >= 0)).any(1)
+        word = jnp.where(sent, leaves.wavelet[there[:, 0]], 0).sum(1)
+        got = got.at[:, slot].set(jnp.where(comes, word, got[:, slot]))
+        count = count.at[:, slot].add(comes)
+    down, first = steered & follows, tables.messages[0]
+    word = jnp.where(down, falls, 0).sum(1)
+    word = jnp.where(word & _ADVANCE, word & ~_ADVANCE | CONTROL, word)
+    here, ours = down.any(1), steered[:, first]
+    falls = falls.at[:, first].set(jnp.where(ours, word, falls[:, first]))
+    follows = (follows & ~steered).at[:, first].set(jnp.where(ours, here, follows[:, first]))
+    return (got, count), (follows, falls)
 
 
 def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tuple[State, Array]:
@@ -232,7 +292,11 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     word, behind = lanes.router[..., 0], lanes.router[..., 1]
     entered, rising = lanes.up[..., 0], lanes.up[..., 1]
     own = to_router & (rising != 0)
-    came, count = _arrivals(tables, lanes, leaves)
+    arrived = _arrivals(tables, lanes, leaves)
+    below = go & ((leaves.ports & _RAMP) != 0), word
+    if tables.messages.size:
+        arrived, below = _messages(state, leaves, arrived, below)
+    (came, count), (follows, lower) = arrived, below
     first, second = jnp.where(go, behind, word), jnp.where(go, 0, behind)
     far, stays = tables.hop > 1, (lanes.wire != 0) & (second != 0)
     got = jnp.where(far, jnp.where(stays, 0, lanes.wire), came)
@@ -246,7 +310,6 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     second = jnp.where(arrives & stays, got, second)
     first = jnp.where(arrives & ~stays, got, first)
     # Down to the CE's queue: also if a word follows, as the queue may have got less depth since.
-    follows = go & ((leaves.ports & _RAMP) != 0)
     falls = (lanes.down != 0) & (room | follows)
     place = ((lanes.head + lanes.size) % 8)[..., None] == jnp.arange(8)
     # Up from the CE.
@@ -257,18 +320,19 @@ def move(state: State, leaves: Departures, entering: Array, sizes: Array) -> tup
     here = slot == jnp.arange(len(tables.colors))
     # Switches and teardown: what has entered moves its side, what has left the other.
     left = jnp.where(go, _command(word), _NOP)
-    commands = (_command(got), left)
+    obeys = (lanes.color & STEERED) == 0
+    commands = tuple(jnp.where(obeys, each, _NOP) for each in (_command(got), left))
     position = [_obeyed(lanes, lanes.position[..., k], commands[k]) for k in (0, 1)]
     lanes = lanes._replace(
         router=jnp.stack([first, second], -1),
         wire=wire,
         up=jnp.stack([jnp.where(here, sent, entered), rising], -1),
-        down=jnp.where(follows, word, jnp.where(falls, 0, lanes.down)),
+        down=jnp.where(follows, lower, jnp.where(falls, 0, lanes.down)),
         queue=jnp.where(falls[..., None] & place, lanes.down[..., None], lanes.queue),
         size=lanes.size + falls,
         position=jnp.stack(position, -1),
         torn=lanes.torn | (jnp.stack(commands, -1) == _TEARDOWN),
     )
-    torn = state.torn | jnp.where(left == _TEARDOWN, 1 << tables.colors, 0).sum(1)
+    torn = state.torn | jnp.where(commands[1] == _TEARDOWN, 1 << tables.colors, 0).sum(1)
     state = state._replace(lanes=lanes, torn=torn)
     return state, (go | here | arrives | (came != 0) | falls | own | shifts).any(1)

@@ -6,7 +6,7 @@ import numpy as np
 
 from wafer.errors import CompileError
 from wafer.machine.arch import ARCHITECTURES, PORTS, STEPS
-from wafer.machine.codes import Intrinsic, Op
+from wafer.machine.codes import MESSAGES, Intrinsic, Op
 from wafer.machine.costs import costs_for
 from wafer.machine.image import COLUMNS, Image
 from wafer.machine.setup import colors_of, costs_of, element_bytes, entries_of, filters_of
@@ -47,6 +47,7 @@ class Tables(NamedTuple):
     colors: Array  #: [S] of the slots
     slot: Array  #: [32] of each color; -1
     partner: Array  #: [S] slot of the color that a swap gives; -1
+    messages: Array  #: [5] slots of codes.MESSAGES; [0] if they are not all in use
     place: Array  #: [C, 2] column and row
     neighbour: Array  #: [C, 4] to the W, E, S, N; -1
     edges: Array  #: bits of the sides on which the wafer ends
@@ -137,6 +138,7 @@ def tables_of(image: Image) -> Tables:
         colors=colors,
         slot=slot,
         partner=np.where(np.isin(colors ^ 1, named), slot[colors ^ 1], -1),
+        messages=slot[list(MESSAGES)] if {*MESSAGES} <= {*named} else slot[:0],
         place=np.stack([x, y], axis=1),
         neighbour=np.stack(neighbour, axis=1),
         edges=np.int64(image.edges),

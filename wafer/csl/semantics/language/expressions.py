@@ -24,7 +24,6 @@ from wafer.csl.semantics.language.operators import combined, prefixed
 from wafer.csl.semantics.language.statements import chosen_arm, run
 from wafer.csl.semantics.language.tensors import tensor_access
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.releases import NOT_BUILT
 from wafer.csl.syntax.source import suggestion
 from wafer.machine.codes import Op
 
@@ -169,8 +168,6 @@ def _enum_type(ev: Evaluator, node: tree.EnumType) -> Value:
 def _builtin(ev: Evaluator, node: tree.Builtin) -> Value:
     ev.check_release(node.name, node.at)
     rule = ev.unit.rules.builtins.get(node.name)
-    if rule is None and node.name in NOT_BUILT:
-        ev.fail(node.at, f"{node.name} of SDK {NOT_BUILT[node.name]} is not built here")
     if rule is None:
         hint = suggestion(node.name, ev.unit.rules.builtins)
         ev.fail(node.at, f"{node.name} is not known here", hint)

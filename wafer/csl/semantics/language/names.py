@@ -22,7 +22,6 @@ from wafer.csl.semantics.core.values import (
 from wafer.csl.semantics.language.coerce import coerce, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.builtins import is_integer_name
-from wafer.csl.syntax.releases import NOT_BUILT
 from wafer.csl.syntax.source import Position, suggestion
 from wafer.machine.codes import Op, Type
 from wafer.machine.tools.reports import SIDES
@@ -318,8 +317,6 @@ def _of_module(ev: Evaluator, module: Module, node: tree.Member) -> Any:
     """What ``module.name`` stands for."""
     binding = declared(ev, module, node.name)
     if binding is None:
-        if (name := f"{module.name}.{node.name}") in NOT_BUILT:
-            ev.fail(node.at, f"{name} of SDK {NOT_BUILT[name]} is not built here")
         hint = suggestion(node.name, module.declarations)
         ev.fail(node.at, f"{module.name} declares no '{node.name}'", hint)
     return binding
