@@ -236,8 +236,9 @@ inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* w
 }
 
 // Up to `most` elements of a plain operation in memory; a single value is a row with the step 0.
-[[gnu::noinline]] inline void walk(Wafer& w, Core& core, int thread, Operation& o, uint32_t most,
-                                   Worker* worker) {
+// `element` is inlined: a call takes a quarter longer.
+[[gnu::noinline, gnu::flatten]] inline void walk(Wafer& w, Core& core, int thread, Operation& o,
+                                                 uint32_t most, Worker* worker) {
   struct Row {
     uint8_t* at;
     int64_t step;
