@@ -184,7 +184,7 @@ def main():
     model = models.build(settings | (QUICK if options.quick else {}))
     weights = model.init(jax.random.key(0))
     rows, shares, errors = {}, [], []
-    repeats = 5 if options.quick else 9
+    repeats = 5 if options.quick else 7
     for level, goals in [*goals_of.items()][2 if options.quick else 0 :]:
         trees, nbytes = trees_of(model, weights, level)
         print(f"{level} % zeros; goals at batch 1 in {(*DTYPES, 'int8')}: {goals}")
