@@ -83,7 +83,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
     "models": 7759,  # results show (38b); families: Qwen to OPT (76); object stores (77)
-    "sparsity": 4363,  # traced levels (38a); results show (38b); harness, int8 weights (76)
+    "sparsity": 4368,  # traced levels (38a); results show (38b); int8 (76); NaN in parts (77)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
     "wafer/commands": 3050,  # results show (38b); sweeps tune (34); harness (76); stores (77)
@@ -91,7 +91,7 @@ STATEMENTS = {
     "wafer/config": 879,  # keys of loggers (76); harness (76); checkpoint_root (77)
     "wafer/csl": 7661,  # features of releases (33b); ids of control tasks, both sides of switches
     "wafer/data": 8815,  # to_batch takes a batch (38a); shards of preprocessing (77)
-    "wafer/engines": 3390,  # sharded state (77)
+    "wafer/engines": 3397,  # sharded state, weights that cannot be split are named (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
     "wafer/machine": 4021,  # both sides of switches (33b); loops of while that LLVM unrolls (32)
