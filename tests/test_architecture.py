@@ -83,7 +83,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
     "models": 7789,  # results show (38b); families: Qwen to OPT (76); stores never mixed (77)
-    "sparsity": 4386,  # levels (38a); results show (38b); harness, int8, joint decode products (76)
+    "sparsity": 4391,  # levels (38a); results show (38b); harness, int8, joint decode products (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
     "wafer/commands": 3050,  # results show (38b); sweeps tune (34); harness (76); stores (77)
@@ -91,7 +91,7 @@ STATEMENTS = {
     "wafer/config": 879,  # keys of loggers (76); harness (76); checkpoint_root (77)
     "wafer/csl": 7669,  # features of releases (33b); functions bound as tasks, ids of queues (33a)
     "wafer/data": 8816,  # to_batch takes a batch (38a); shards of preprocessing (77)
-    "wafer/engines": 3390,  # sharded state (77)
+    "wafer/engines": 3397,  # sharded state, weights that cannot be split are named (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
     "wafer/machine": 4104,  # routers that read messages' headers, both sides of switches (33b)

@@ -40,7 +40,8 @@ def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[PyTr
     """Write NaN at pruned positions of weights and moments.
 
     Args:
-        params: weights in the dtype they are stored in; csr ones become dense.
+        params: weights in the dtype they are stored in; csr ones become dense. In a traced
+            function they are not checked: see ``unstorable``.
         opt_state: optimizer state; its same-shape floating moments are marked too.
         sparse: the topology.
 
@@ -53,7 +54,8 @@ def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[PyTr
         ValueError: a weight has another shape than the state.
     """
     require_shapes(sparse, dict(named_leaves(params)), "encode")
-    _require_storable(params, sparse)
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(params)):
+        require_storable(unstorable(params, sparse))
 
     def spread(name: str, leaf: PyTree) -> PyTree:
         if name not in sparse.patterns or not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -63,18 +65,39 @@ def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[PyTr
     return mark(*in_weights_and_moments(spread, params, opt_state), sparse.masks)
 
 
-def _require_storable(params: PyTree, sparse: SparseState) -> None:
-    nan, nonzero = [], []
+def unstorable(params: PyTree, sparse: SparseState) -> dict[str, Array]:
+    """Find what the stored form cannot hold: NaN that is kept, numbers where the state prunes.
+
+    Args:
+        params: weights in the dtype they are stored in.
+        sparse: the topology.
+
+    Returns:
+        Name -> [2] bool, whether it has NaN and numbers; floating parameters only.
+    """
+    found = {}
     for name, leaf in named_leaves(params):
-        if isinstance(leaf, jax.core.Tracer) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
         mask = sparse.masks.get(name)
         if mask is None and name in sparse.patterns and leaf.ndim == 2:
             mask = kernels.to_mask(sparse.patterns[name])
-        stored, keep = np.asarray(leaf), np.bool_(True) if mask is None else np.asarray(mask)
-        is_nan = np.isnan(stored)
-        nan += [name] if np.any(is_nan & keep) else []
-        nonzero += [name] if np.any((stored != 0) & ~is_nan & ~keep) else []
+        keep, is_nan = True if mask is None else mask, jnp.isnan(leaf)
+        numbers = (leaf != 0) & ~is_nan & jnp.logical_not(keep)
+        found[name] = jnp.stack([jnp.any(is_nan & keep), jnp.any(numbers)])
+    return found
+
+
+def require_storable(found: dict[str, Array]) -> None:
+    """Refuse what ``unstorable`` found.
+
+    Args:
+        found: name -> [2] bool.
+
+    Raises:
+        CheckpointError: as ``encode``.
+    """
+    nan, nonzero = ([name for name, wrong in found.items() if wrong[i]] for i in (0, 1))
     if nonzero:
         raise CheckpointError(
             f"encode: weights of {listed(nonzero)} are not 0 where the state prunes; expected 0 or "

@@ -38,6 +38,7 @@ from wafer.engines.shards import (
     spec_of,
     split_axis,
     sum_copied,
+    unsplit,
 )
 from wafer.engines.teacher import KL, Teacher, make_teacher
 from wafer.errors import Problem
@@ -48,6 +49,7 @@ from wafer.optim.precision import LossScaler
 from wafer.optim.step import Metrics, TrainState, finish_step, first_state, step_key
 from wafer.sparsity import SparseState, Sparsifier
 from wafer.sparsity.algorithms.base import Algorithm
+from wafer.sparsity.schema import listed
 from wafer.sparsity.stored import sentinel
 
 _ALL = P()  # the same on all systems
@@ -90,10 +92,11 @@ class Resident(Engine):
             _LOG.debug("The first state is drawn whole: %s", error)
             return self.replicate(first_state(self, key))
         total, copied = copied_bytes(shapes, self.parts)
+        whole = listed(unsplit(shapes.params, self.parts)) or "none"
         _LOG.info(
-            "Sharded state: %.2f MiB in %d parts; %.2f MiB of it are copied to each system (arrays "
-            "that are small, or have no axis that %d divides)",
-            total / _MIB, self.parts, copied / _MIB, self.parts,
+            "Sharded state: %.2f MiB in %d parts; %.2f MiB of it are copied to each system: small "
+            "arrays, and weights without an axis that %d divides (%s)",
+            total / _MIB, self.parts, copied / _MIB, self.parts, whole,
         )  # fmt: skip
         first = functools.partial(first_state, self)
         return jax.jit(first, out_shardings=self._shardings(shapes))(key)
@@ -131,6 +134,8 @@ class Resident(Engine):
         if self.parts == 1:
             return super().export(state)
         large = (state.params, state.opt_state, state.sparse)
+        found = jax.jit(sentinel.unstorable, out_shardings=self._everywhere)
+        sentinel.require_storable(jax.device_get(found(state.params, state.sparse)))
         shapes = jax.eval_shape(sentinel.encode, *large)
         return jax.jit(sentinel.encode, out_shardings=self._shardings(shapes))(*large)
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, PyTree
 from wafer.engines.microbatches import sum_over_systems
 from wafer.engines.stagewise import residuals
 from wafer.models.base import Batch, DropKey, Model, StageFn
+from wafer.models.paths import named_leaves
 
 COPIED = -1  # in place of an axis: all of the array is on every system
 _LEAST = 1024  # elements; a collective costs more time than smaller arrays take memory
@@ -61,6 +62,12 @@ def copied_bytes(tree: PyTree, parts: int) -> tuple[int, int]:
     leaves = jax.tree.leaves(tree)
     copied = [leaf for leaf in leaves if split_axis(leaf, parts) == COPIED]
     return sum(map(size, leaves)), sum(map(size, copied))
+
+
+def unsplit(tree: PyTree, parts: int) -> list[str]:
+    """Name the arrays that every system holds whole although they are not small."""
+    whole = lambda leaf: math.prod(leaf.shape) >= _LEAST and split_axis(leaf, parts) == COPIED
+    return [name for name, leaf in named_leaves(tree) if whole(leaf)]
 
 
 @jax.tree_util.register_dataclass

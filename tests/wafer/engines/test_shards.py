@@ -68,7 +68,7 @@ def test_sharded_state_trains_like_copied_state_and_goes_on_on_another_number(tm
 
 
 def engine(*, sharded, model=WIDE, **changes):
-    cfg = config(model=model, runconfig={"num_csx": 4, "shard_state": sharded}, **changes)
+    cfg = config(model=WIDE | model, runconfig={"num_csx": 4, "shard_state": sharded}, **changes)
     return make(Experiment.from_config(parse_config(cfg)), engine_row("resident"))
 
 
@@ -110,6 +110,35 @@ def test_a_masked_step_has_the_same_result_in_parts():
         after.append(jax.device_get((one.export(state), metrics["loss"], metrics["grad_norm"])))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), *after)
     assert any(np.isnan(leaf).any() for leaf in jax.tree.leaves(after))
+
+
+def test_a_teacher_in_parts_gives_the_same_step(tmp_path):
+    train(tmp_path, model=WIDE, runconfig={"max_steps": 1, "checkpoint_steps": 1})
+    teacher = {"checkpoint_path": str(tmp_path / "checkpoints" / "1"), "weight": 0.5}
+    after = []
+    for sharded in (False, True):
+        one = engine(sharded=sharded, distillation=teacher)
+        held = [x.addressable_shards[0].data.size < x.size for x in jax.tree.leaves(one._given)]
+        assert any(held) == sharded
+        state, metrics = one.step(one.init(jax.random.key(0)), one.place(rows()), topology=False)
+        after.append(jax.device_get((state.params, metrics)))
+    assert after[1][1]["distillation/kl"] > 1e-4
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), *after)
+
+
+@pytest.mark.parametrize(("level", "whole"), [(0.5, False), (0.5005, True)])
+def test_kept_values_are_split_where_the_parts_divide_them_and_named_where_not(
+    caplog, level, whole
+):
+    """Half of 32 x 128 are 2,048 values; 2,045.95, rounded either way, is no multiple of 4."""
+    sparse = {"sparsity": level, "compute": "csr"}
+    one = engine(sharded=True, model={"filter_size": 128}, sparsity=sparse)
+    with caplog.at_level("INFO", "wafer"):
+        state = one.init(jax.random.key(0))
+    values = state.params["layers_0"]["ffn"]["up"]["kernel"]
+    assert (values.addressable_shards[0].data.size == values.size) == whole
+    (said,) = (x.getMessage() for x in caplog.records if "Sharded state" in x.getMessage())
+    assert ("layers_0/ffn/up/kernel" in said) == whole
 
 
 def test_every_system_holds_its_part_of_weights_and_moments():
