@@ -212,7 +212,13 @@ def predict(
 
 
 def predict_sharded(
-    stages: list[StageCost], machine: SystemRates, systems: int, *, weights: float, moments: float
+    stages: list[StageCost],
+    machine: SystemRates,
+    systems: int,
+    *,
+    weights: float,
+    moments: float,
+    copied: float = 0.0,
 ) -> tuple[float, float]:
     """Predict a step of sharded state: (seconds, bytes on each system at the peak).
 
@@ -227,24 +233,28 @@ def predict_sharded(
         systems: N; each takes T / N tokens.
         weights: bytes of the weights as they are stored; gradients have as many.
         moments: bytes of the optimizer state.
+        copied: share of both that every system holds whole, since N divides no axis of it.
     """
+    held = copied + (1 - copied) / systems
     workers, copies = (1, systems) if machine.shared else (systems, 1)
     hop = machine.hop * math.ceil(math.log2(systems)) if systems > 1 else 0.0
     stored = weights / sum(stage.fresh for stage in stages)  # bytes that are stored per byte
-    seconds = (2 * weights + moments) * copies / systems / machine.memory  # the update
+    seconds = (2 * weights + moments) * copies * held / machine.memory  # the update
     for stage in stages:
         moved = stage.weights * copies + 8 * stage.activations / workers
         work = 3 * stage.flops / workers / machine.flops
         seconds += max(work, 3 * moved / machine.memory) + 3 * hop
         if systems > 1:
             seconds += 3 * stored * stage.weights * copies / machine.reduce
-    whole = 2 * stored if systems > 1 else 0.0  # of a stage: its weights, and their gradient
+    whole = (
+        2 * stored * (1 - copied) if systems > 1 else 0.0
+    )  # of a stage: its weights, and their gradient
     inputs, products = (
         sum(getattr(stage, name) for stage in stages) for name in ("activations", "products")
     )
     last = stages[-1]
-    begin = (weights + moments + inputs + products + last.products) / systems
-    end = (2 * weights + moments + inputs) / systems
+    begin = (weights + moments) * held + (inputs + products + last.products) / systems
+    end = (2 * weights + moments) * held + inputs / systems
     largest = max(stage.weights for stage in stages)
     return seconds, max(begin + whole * last.weights, end + whole * largest)
 

@@ -59,6 +59,17 @@ def test_a_sharded_step_of_two_stages_by_hand():
     assert memory == 48 + 32 + 2
     alone, whole = predict_sharded(stages, UNIT, 1, **sizes)
     assert (alone, whole) == (pytest.approx(18 + 6), 96 + 4)
+    # Half of the state is copied: each system holds 3 / 4 of it.
+    assert predict_sharded(stages, UNIT, 2, **sizes, copied=0.5)[1] == 96 * 3 / 4 + 16 + 2
+
+
+def test_a_number_that_divides_no_axis_saves_no_memory():
+    """The engine copies such arrays, so that the plan must."""
+    wide = {"hidden_size": 64, "filter_size": 128, "vocab_size": 64}
+    file = config(model=wide, train_input={"vocab_size": 64, "max_sequence_length": 4})
+    parts = {p.systems: p.sharded_memory for p in plan(file, num_csx=(1, 3, 4)).predictions}
+    assert parts[4] < 0.7 * parts[1]
+    assert parts[3] == pytest.approx(parts[1])
 
 
 def test_stage_costs_add_up_to_the_model():

@@ -130,6 +130,7 @@ def _length(experiment: "Experiment") -> int:
 
 
 def _predict(experiment: "Experiment", machine: "SystemRates", systems: int) -> "Prediction":
+    from wafer.engines.shards import copied_bytes
     from wafer.roofline import costs, predict, predict_sharded
 
     length, (weights, moments) = _length(experiment), experiment.state_bytes()
@@ -138,5 +139,7 @@ def _predict(experiment: "Experiment", machine: "SystemRates", systems: int) -> 
     stages = costs(experiment.model, experiment.shapes, tokens, length, bytes_each=each)
     ratio = moments / max(weights, 1)
     streamed = predict(stages, machine, systems, state_ratio=ratio, recompute=True)
-    seconds, memory = predict_sharded(stages, machine, systems, weights=weights, moments=moments)
+    total, copied = copied_bytes(experiment.shapes, systems)
+    sizes = {"weights": weights, "moments": moments, "copied": copied / max(total, 1)}
+    seconds, memory = predict_sharded(stages, machine, systems, **sizes)
     return dataclasses.replace(streamed, sharded_seconds=seconds, sharded_memory=memory)
