@@ -177,14 +177,17 @@ class Store:
         self._remove(sorted(self._complete(name), key=lambda key: key != f"{name}{_END}"))
 
     def _complete(self, name: str) -> list[str]:
-        """Keys of a complete checkpoint."""
+        """Return the keys of a complete checkpoint, without those of others below its name."""
         keys = self._keys(name)
+        others = [key.removesuffix(f"{META}/{RECORD}") for key in keys if key.endswith(_END)]
+        below = tuple(key for key in others if key != f"{name}/")
+        keys = [key for key in keys if not key.startswith(below)]
         if f"{name}{_END}" not in keys:
             found = [key.removesuffix(_END) for key in self._keys() if key.endswith(_END)]
-            below = [key for key in found if key.startswith(f"{name}/")]
+            near = [key for key in found if key.startswith(f"{name}/")] or found
             raise CheckpointError(
                 f"{self.url}/{name}: no complete checkpoint there; complete ones in {self.url}: "
-                f"{', '.join((below or found)[-5:]) or 'none'}"
+                f"{', '.join(near[-5:]) or 'none'}"
             )
         return keys
 

@@ -65,6 +65,18 @@ def test_the_place_of_a_run_is_no_checkpoint_to_write_or_delete(tmp_path, memory
     assert keys(memory) == [b"bucket/data/part-0"]
 
 
+def test_a_checkpoint_above_others_is_removed_without_them(tmp_path, memory):
+    folder = checkpoint(tmp_path / "4")
+    assert main(["checkpoint", "copy", str(folder), "s3://bucket/run"]) == 0
+    assert main(["checkpoint", "copy", str(folder), "s3://bucket/run/"]) == 0  # into it
+    assert Store("s3://bucket/run").steps() == [4]
+    copied = stores.local_path("s3://bucket/run")
+    assert not (copied / "4").exists()
+    assert main(["checkpoint", "delete", "s3://bucket/run"]) == 0
+    assert Store("s3://bucket/run").steps() == [4]
+    assert all(key.startswith(b"bucket/run/4/") for key in keys(memory))
+
+
 def test_what_a_killed_upload_left_is_removed(tmp_path, memory):
     for name in ("state/d/old", "state/_METADATA", "commit_success.txt"):
         memory.write(f"bucket/run/4/{name}", b"old").result()

@@ -193,9 +193,11 @@ def _transfer(args: argparse.Namespace) -> int:
     if any(stored) and args.change is not _copy:
         raise ValueError("move: not at a store; copy the checkpoint, then delete it")
     if stored[1]:
-        with local_output(args.target) as path:
-            _copy(_checkpoint_path(args.source), path)
-        sys.stdout.write(f"{args.source} -> {args.target}\n")
+        source = _checkpoint_path(args.source)
+        url = f"{args.target}{source.name if args.target.endswith('/') else ''}"
+        with local_output(url) as path:
+            _copy(source, path)
+        sys.stdout.write(f"{args.source} -> {url}\n")
         return 0
     source, target = _checkpoint_path(args.source), pathlib.Path(args.target).expanduser()
     if args.target.endswith("/") or target.is_dir():
