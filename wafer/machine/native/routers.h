@@ -291,6 +291,8 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   const bool falls = down && (queue_room || follows);
   if (w.recorder && (go || got || sent || popped))
     w.recorder->lane(core.cell, slot, go, uint32_t(lane.ports), bool(got), own, bool(sent), popped);
+  if (w.recorder && for_ce && came)  // as if through the router
+    w.recorder->lane(core.cell, slot, true, kRampPort, true, false, false, 0);
   if (w.recorder && falls) w.recorder->queued(core.cell, slot, down.word());
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), down = {};
   if (follows) down = for_ce ? came : head;
