@@ -257,9 +257,9 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   aim(w, core.cell, slot, lane);
 }
 
-inline void record_lane(Wafer& w, int cell, int slot, OpenLane* open, const Lane& lane, bool leaves,
-                        bool enters, bool falls, int popped, bool rises, bool climbs) {
-  const uint32_t does = leaves * (bit(kLeaves) | uint32_t(lane.ports) << kSteps) | enters * bit(kEnters) |
+inline void record_lane(Wafer& w, int cell, int slot, OpenLane* open, int ports, bool enters,
+                        bool falls, int popped, bool rises, bool climbs) {
+  const uint32_t does = bool(ports) * bit(kLeaves) | uint32_t(ports) << kSteps | enters * bit(kEnters) |
       falls * bit(kQueued) | (popped > 0) * bit(kTaken) | rises * bit(kRises) | climbs * bit(kClimbs);
   if (open->next == uint32_t(w.cycle) && open->does == does) open->next += open->stride;
   else if (does) w.recorder->begin_lane(cell, slot, does);
@@ -297,10 +297,12 @@ template <bool kRecords>
   if (got) (first ? second : first) = got;
 
   // 2. Down to the CE's queue: also if a word follows, as the queue may have got less depth since.
-  const bool follows = for_ce ? bool(came) : go && lane.ports & kRampPort;
+  const bool arrives = for_ce && came;  // recorded as if it had been in the router
+  const bool follows = for_ce ? arrives : go && lane.ports & kRampPort;
   const bool falls = down && (queue_room || follows);
   if (kRecords && lanes)
-    record_lane(w, core.cell, slot, lanes + slot, lane, go, bool(got), falls, popped, bool(sent), own);
+    record_lane(w, core.cell, slot, lanes + slot, go * lane.ports | arrives * kRampPort,
+                got || arrives, falls, popped, bool(sent), own);
   if (kRecords && falls) w.recorder->value(core.cell, slot, down.word());
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), down = {};
   if (follows) down = for_ce ? came : head;
