@@ -12,10 +12,15 @@ Threads are those that each library takes by itself.
 Rows: ``train_eager``, ``train_compiled``: PyTorch's time over that of our dense step; ``s90_eager``
 and ``s90_compiled``: over ours with 90 % zeros; ``decodeN``: over our dense decode of N rows;
 ``decodeN_csr90``: over ours with 90 % zeros, ``decodeN_csr80_int8``: with 80 % zeros and int8
-weights (other weights than PyTorch's); ``vs_torch`` is ``decode1``. Above 1, ours is faster.
+weights (other weights than PyTorch's); ``vs_torch`` is ``decode1``; with ``--llama-cpp``,
+``decode1_llama_cpp`` and so on: the time of llama.cpp over ours, float32, its greedy tokens
+compared with ours. Above 1, ours is faster.
 """
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -32,12 +37,14 @@ import harness
 import sparse_step
 
 from wafer import malloc, models
+from wafer.data.text.tokenizer import train_bpe
 from wafer.models.convert import to_hf
 from wafer.models.generation.decode import decode_step
 from wafer.models.layers.caches import init_cache
 from wafer.models.paths import map_named, named_leaves
 from wafer.sparsity import decoding
 
+ROOT = Path(__file__).parents[2]
 _FED = ("input_ids", "labels")
 LIMIT = 2e-4  # of a difference between logits of the two sides, over their largest value
 
@@ -138,14 +145,41 @@ def torch_decode(module, batch):
             for _ in range(generate.TOKENS):
                 logits = module(input_ids=one, past_key_values=cache).logits
                 logits.argmax(-1)
-        cache.crop(32)
+        cache.crop(-generate.TOKENS)
         return logits.numpy()
 
     return once
 
 
-def decode(quick):
-    """Ratios of decoding steps."""
+def llama_cpp(model, params, python, script, folder):
+    """A function of a request's keys: 32 tokens continued by llama.cpp with the same weights."""
+    text = folder / "text"
+    text.mkdir()
+    train_bpe(["def f(x): return x"], 300).save(str(text / "tokenizer.json"))
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    (text / "special_ids.json").write_text(json.dumps(ids))
+    to_hf(model, params, folder / "hf", text_from=text)
+    convert = [sys.executable, str(ROOT / "tests/helpers/gguf_calls.py"), script, folder / "hf"]
+    subprocess.run(convert, check=True, capture_output=True)
+    serve = [python, str(ROOT / "tests/bench/llama_tokens.py"), str(folder / "hf" / "model.gguf")]
+    serve += [str(os.cpu_count() or 1)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(serve, text=True, **pipes)
+
+    def ask(**keys):
+        process.stdin.write(json.dumps(keys) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    theirs = ask(n_predict=4, logprobs=1)["choices"][0]["logprobs"]["content"]
+    ours = models.generate(model, params, np.ones((1, 32), int), 4)[0].tolist()
+    if (found := [token["id"] for token in theirs]) != ours:
+        sys.exit(f"llama.cpp continues by {found}, ours by {ours}: not the same model")
+    return ask
+
+
+def decode(quick, llama):
+    """Ratios of decoding steps; ``llama``: Python and script of llama.cpp, or None."""
     model = models.build(generate.GPT2 | (generate.QUICK if quick else {}))
     weights = jax.tree.map(np.asarray, model.init(jax.random.key(0)))
     stored = map_named(lambda name, leaf: generate.pruned(0.9, name, leaf), weights)
@@ -154,7 +188,9 @@ def decode(quick):
     fewer = map_named(lambda name, leaf: generate.pruned(0.8, name, leaf), weights)
     int8 = decoding.convert(model, named_leaves(fewer), jnp.int8).params
     module = torch_model(model, dense)
-    rows = {}
+    rows, theirs = {}, []
+    folder = tempfile.TemporaryDirectory()
+    ask = llama and llama_cpp(model, dense, *llama, Path(folder.name))
     for batch in (1, 8):
         programs = {
             "torch": torch_decode(module, batch),
@@ -162,11 +198,21 @@ def decode(quick):
             f"decode{batch}_csr90": generate.stepper(model.config, sparse, batch),
             f"decode{batch}_csr80_int8": generate.stepper(model.config, int8, batch),
         }
+        ours = [*programs][1:]
+        if ask and batch == 1:
+            timed = lambda: theirs.append(ask(n_predict=1 + generate.TOKENS)["timings"])
+            programs["llama.cpp"] = timed
         times = harness.interleave(programs, 5 if quick else 15)
         for name, timing in times.items():
             step = 1e3 * timing.median / generate.TOKENS
             print(f"{name:15} {batch} rows {step:7.1f} ms a token")
-        rows |= {name: harness.ratio(times, "torch", name).median for name in [*programs][1:]}
+        rows |= {name: harness.ratio(times, "torch", name).median for name in ours}
+        if ask and batch == 1:  # without the prompt's time
+            token = np.median([answer["predicted_per_token_ms"] for answer in theirs]) / 1e3
+            print(f"llama.cpp {1e3 * token:.1f} ms a token")
+            each = {name: times[name].median / generate.TOKENS for name in ours}
+            rows |= {f"{name}_llama_cpp": token / seconds for name, seconds in each.items()}
+    folder.cleanup()
     return rows
 
 
@@ -190,6 +236,12 @@ def main():
     malloc.restart()  # as `wafer run` does; PyTorch's memory is kept in the same way
     parser = harness.arguments(__doc__.splitlines()[0])
     parser.add_argument("--part", choices=("train", "decode"), help="one of the two alone")
+    parser.add_argument(
+        "--llama-cpp",
+        nargs=2,
+        metavar=("PYTHON", "SCRIPT"),
+        help="a Python with xllamacpp, and llama.cpp's convert_hf_to_gguf.py",
+    )
     options = parser.parse_args()
     if missing:
         sys.exit(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
@@ -212,7 +264,7 @@ def main():
         print(f"logits differ by {difference:.1e} of the largest")
         if difference > LIMIT:
             sys.exit(f"expected at most {LIMIT}: the two sides do not compute the same")
-        rows |= decode(options.quick)
+        rows |= decode(options.quick, options.llama_cpp)
         rows["vs_torch"] = rows["decode1"]
     print(harness.environment())
     harness.report(rows)
