@@ -97,7 +97,7 @@ STATEMENTS = {
     "wafer/machine": 4104,  # routers that read messages' headers, both sides of switches (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
-    "wafer/session": 1515,  # sharded state (77); functions, results (38); loggers, harness (76)
+    "wafer/session": 1517,  # sharded state (77); functions, results (38); loggers, harness (76)
     "wafer/sweeps": 1255,  # tuning, rows of earlier tables (34); jobs of a cluster, refused (77)
     "wafer/vendor": 5238,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }

@@ -220,16 +220,22 @@ def read_rope(foreign: Settings, head_dim: int) -> Settings:
     ``rope_theta``, ``rope_scaling {type | rope_type, factor}``, NeoX ``rotary_pct``.
 
     Raises:
-        ValueError: an interpolation we do not compute.
+        ValueError: an interpolation we do not compute; two spellings that differ.
     """
-    rope = {**(foreign.get("rope_scaling") or {}), **(foreign.get("rope_parameters") or {})}
-    theta = rope.get("rope_theta") or foreign.get("rope_theta") or foreign.get("rotary_emb_base")
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    old, new = (foreign.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+    v4, v5, rope = (_canonical_rope(x, foreign) for x in (old, new, {**old, **new}))
+    keys = {*v4, *v5} - {"partial_rotary_factor"}  # it may stand elsewhere
+    if old and new and any(v4.get(key) != v5.get(key) for key in keys):
+        raise ValueError(
+            f"rope_scaling: {old}, but rope_parameters: {new}; both mean the same. Remove one, and "
+            "give rope_theta in the other"
+        )
+    kind = rope["rope_type"]
     shares = (rope.get("partial_rotary_factor"), foreign.get("partial_rotary_factor"))
     part = next((x for x in (*shares, foreign.get("rotary_pct")) if x is not None), 1.0)
     settings: Settings = {
         "position_embedding_type": "rotary",
-        "rope_theta": float(theta or 10000.0),
+        "rope_theta": rope["rope_theta"],
         "rotary_dim": int(head_dim * part),
         "rotary_interleaved": False,
     }
@@ -259,6 +265,14 @@ def read_rope(foreign: Settings, head_dim: int) -> Settings:
         f"rope type {kind!r} is not computed: its frequencies change with the batch's longest "
         "position, which packed batches do not have; known: default, linear, llama3, yarn"
     )
+
+
+def _canonical_rope(rope: Settings, foreign: Settings) -> Settings:
+    """Return rotary settings with their type and base, under the newer keys."""
+    theta = rope.get("rope_theta") or foreign.get("rope_theta") or foreign.get("rotary_emb_base")
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    rest = {key: value for key, value in rope.items() if key != "type"}
+    return rest | {"rope_type": kind, "rope_theta": float(theta or 10000.0)}
 
 
 def write_rope(cfg: Any, *, partial: bool = False) -> Settings:

@@ -50,6 +50,8 @@ class TextMarks(NamedTuple):
     ends: tuple[int, ...]  #: ids, any of which ends a text; () where nothing gives one
     #: ``add_bos_token`` of the tokenizer's settings, or None where they lack it
     adds_begin: bool | None = None
+    #: id of the tokenizer's own ``bos_token``, else of its ``eos_token``; None where it names none
+    named: int | None = None
 
 
 def _places(weights: str | os.PathLike[str]) -> list[Path]:
@@ -311,7 +313,10 @@ def read_marks(weights: str | os.PathLike[str], size: int | None = None) -> Text
     if adds is not None and not isinstance(adds, bool):
         raise CheckpointError(f"{path}: add_bos_token: {adds!r}; expected true, false or null")
     begin = next(iter(_listed(ids.get("bos_token_id"))), None)
-    return TextMarks(begin, _listed(ids.get("eos_token_id")), adds)
+    tokens, known = _tokens_of(folder), _vocabulary(folder / _NAME)
+    names = (tokens.get(key) for key in ("bos_token", "eos_token"))
+    named = next((known[name] for name in names if name in known), None)
+    return TextMarks(begin, _listed(ids.get("eos_token_id")), adds, named)
 
 
 def _listed(ids: int | list[int] | None) -> tuple[int, ...]:

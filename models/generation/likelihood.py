@@ -53,8 +53,8 @@ def log_likelihoods(
         One for each request; log-softmax in float32.
 
     Raises:
-        ValueError: another model; an empty context or continuation, or a continuation longer than
-            ``longest``.
+        ValueError: another model; an empty context or continuation, a continuation longer than
+            ``longest``, or an id outside the vocabulary.
     """
     if not (isinstance(model.config, DecoderConfig) and model.config.with_lm_head):
         raise ValueError(
@@ -62,6 +62,13 @@ def log_likelihoods(
             "likelihood of a continuation"
         )
     readers = _readers(requests, longest)
+    size = model.config.vocab_size
+    for i, (context, continuation) in enumerate(requests):
+        if min(*context, *continuation) < 0 or max(*context, *continuation) >= size:
+            raise ValueError(
+                f"log_likelihoods: request {i} has an id outside the vocabulary 0..{size - 1}; was "
+                "it encoded by another tokenizer?"
+            )
     results = [Likelihood(0.0, True)] * len(requests)
     for stream, scored in _streams(readers, max(TOKENS, _LADDER.capacity(longest))):
         found = jax.tree.map(np.asarray, _score(model, params, stream))

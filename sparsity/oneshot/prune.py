@@ -371,7 +371,7 @@ def _by_stages(
             raise _nothing_left(method, gone, selected)
         params = map_named(lambda name, leaf, new=changed: new.get(name, leaf), params)
         if names:
-            report(f"{stage.name}: {len(names)} weights pruned")
+            report(f"{stage.name}: {len(names)} matrices pruned")
         if reads_inputs:
             inputs = [stage_step(model, stage, params, one) for one in inputs]
     return Pruned(params, {**before.masks, **masks}, selected, stayed)

@@ -87,6 +87,14 @@ def test_what_has_no_likelihood_is_refused(request_):
         likelihood.log_likelihoods(model, params, [request_], 12)
 
 
+@pytest.mark.parametrize("request_", [([32], [1]), ([1], [2, 32]), ([-1], [1])])
+def test_ids_outside_the_vocabulary_are_refused(request_):
+    """Else the nearest row of a table would be read, which gives a plausible number."""
+    model, params = built("gpt2")
+    with pytest.raises(ValueError, match=r"request 1 has an id outside the vocabulary 0\.\.31"):
+        likelihood.log_likelihoods(model, params, [([1], [2]), request_], 12)
+
+
 def test_other_models_are_refused():
     model = models.build({"name": "bert"} | TINY)
     with pytest.raises(ValueError, match="bert: expected a decoder with a language-model head"):

@@ -164,7 +164,7 @@ def test_a_model_is_pruned_to_its_level(method):
         else:
             assert (np.asarray(after[name])[~np.asarray(masks[name])] == 0).all()
     if method == "sparsegpt":
-        assert lines == ["layers_0: 6 weights pruned", "layers_1: 6 weights pruned"]
+        assert lines == ["layers_0: 6 matrices pruned", "layers_1: 6 matrices pruned"]
 
 
 def test_snip_and_grasp_scores_against_finite_differences():

@@ -42,7 +42,7 @@ def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained
         f"prune --checkpoint_path {trained} --params {trained.with_suffix('.yaml')} "
         f"--method sparsegpt --sparsity 0.5 --pattern 2:4 --samples 8 -o {out}"
     )
-    assert "layers_1: 6 weights pruned" in said
+    assert "layers_1: 6 matrices pruned" in said
     losses = re.search(r"loss on 2 calibration batches: ([\d.]+) before, ([\d.]+)", said)
     assert losses[1] != losses[2]
     assert "50.00% of 1,024 weights in 12 matrices" in said

@@ -6,6 +6,7 @@ resumed in its ``model_dir`` continues it.
 """
 
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -86,7 +87,9 @@ class MLflowLogger:
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Record scalars under their tags at a step."""
-        self._mlflow.log_metrics({tag: float(x) for tag, x in scalars.items()}, step=step)
+        # Tags of harness tasks with a filter have a comma, which MLflow refuses.
+        named = {re.sub(r"[^\w/.\- ]", "_", tag): float(x) for tag, x in scalars.items()}
+        self._mlflow.log_metrics(named, step=step)
 
     def close(self) -> None:
         """End the run, if it began here."""

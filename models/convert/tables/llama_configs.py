@@ -173,7 +173,7 @@ def _write_layer_types(cfg: DecoderConfig) -> list[str]:
 def _read_qwen(foreign: Settings) -> Settings:
     """Read Qwen 2 and 3: the layers from ``max_window_layers`` on may have a window."""
     window = foreign["sliding_window"] if foreign["use_sliding_window"] else None
-    first = foreign.get("max_window_layers", 0)
+    first = foreign["max_window_layers"]
     return {
         **_read_llama(foreign),
         _WINDOW: window,
@@ -191,6 +191,11 @@ def _write_qwen(cfg: DecoderConfig) -> Settings:
         "max_window_layers": cfg.num_hidden_layers if window is None else 0,
         "layer_types": _write_layer_types(cfg),
     }
+
+
+def _read_qwen_moe(foreign: Settings) -> Settings:
+    """Read Qwen 3 with experts, whose code has no ``max_window_layers``."""
+    return _read_qwen({**foreign, "max_window_layers": 0})
 
 
 def _write_qwen_moe(cfg: DecoderConfig) -> Settings:
@@ -287,11 +292,9 @@ def _read_gemma3(foreign: Settings) -> Settings:
     local = rope.get("sliding_attention") or {}
     if (kind := local.get("rope_type", "default")) != "default":
         raise ValueError(f"rope_parameters.sliding_attention: type {kind!r} is not computed")
+    full = {**foreign, "rope_parameters": rope.get("full_attention")}
     return {
-        **_read_gemma2(foreign, lambda i: (i + 1) % interval != 0),
-        **full_rope(
-            {**foreign, "rope_parameters": rope.get("full_attention")}, foreign["head_dim"]
-        ),
+        **_read_gemma2(full, lambda i: (i + 1) % interval != 0),
         "rope_theta_local": local.get("rope_theta") or foreign["rope_local_base_freq"],
     }
 
@@ -343,7 +346,7 @@ LLAMA_CONFIGS: dict[str, ConfigMap] = {
         "Qwen3Moe",
         _EXPERT_KEYS | _NORM_KEYS,
         required={"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []},
-        read=_read_qwen,
+        read=_read_qwen_moe,
         write=_write_qwen_moe,
     ),
     "olmo2": causal("olmo2", "Olmo2", _BIAS_KEYS | _NORM_KEYS, **_LLAMA),

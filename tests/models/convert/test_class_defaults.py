@@ -218,6 +218,7 @@ def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
 
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
+PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 SHARE = "partial_rotary_factor: .*rotates all"
 HALF = {"partial_rotary_factor": 0.5}
 ROTATE_ALL = ("llama", "mistral", "mixtral", "falcon", "qwen2", "qwen3", "qwen3_moe", "olmo2")
@@ -251,6 +252,18 @@ REFUSED = [
     ("llama", {"rope_parameters": YARN | {"rope_type": "dynamic"}}, "'dynamic' is not computed"),
     ("llama", {"rope_parameters": YARN | {"rope_type": "longrope"}}, "'longrope' is not computed"),
     ("llama", {"rope_parameters": YARN | {"mscale": 1.0}}, "mscale: a DeepSeek variant"),
+    (
+        "qwen3",
+        PLAIN | {"rope_scaling": YARN},
+        "rope_scaling: .* but rope_parameters: .* Remove one",
+    ),
+    ("qwen3", {"rope_scaling": PLAIN["rope_parameters"], "rope_parameters": YARN}, "Remove one"),
+    ("qwen3", {"rope_scaling": YARN, "rope_parameters": YARN | {"rope_theta": 1e6}}, "Remove one"),
+    (
+        "gemma3_text",
+        {"rope_parameters": {"full_attention": PLAIN["rope_parameters"]}, "rope_scaling": YARN},
+        "Remove one",
+    ),
     *((kind, HALF, SHARE) for kind in ROTATE_ALL),
     *((kind, {"rope_parameters": HALF}, SHARE) for kind in ROTATE_ALL),
     ("gemma2", {"layer_types": ["full_attention"] * 4}, r"one of .* for each layer .26"),
@@ -310,11 +323,21 @@ def test_values_beside_those_that_are_refused():
     written = config_to_hf(cfg)
     assert written["rope_parameters"]["rope_type"] == "yarn"
     assert _config(**written) == cfg
+    v4 = {"rope_scaling": YARN | {"type": "yarn"}, "rope_theta": 1e4}
+    assert _config(model_type="llama", **v4, rope_parameters=YARN) == cfg
     one = _config(model_type="gemma2", num_hidden_layers=1, layer_types=["full_attention"])
     assert one.attention_sliding_window_length is None
     assert config_to_hf(one)["layer_types"] == ["full_attention"]
     mpt = _config(model_type="mpt", attn_config={"clip_qkv": 0.9, "softmax_scale": 0.21})
     assert (mpt.clip_qkv, mpt.softmax_scale) == (0.9, 0.21)
+
+
+def test_qwen3_moe_has_its_window_in_all_layers():
+    """Transformers' class takes ``max_window_layers`` from files and does not read it."""
+    window = {"use_sliding_window": True, "sliding_window": 4, "num_hidden_layers": 2}
+    for unread in ({}, {"max_window_layers": 48}, {"max_window_layers": 1}):
+        cfg = _config(model_type="qwen3_moe", **window, **unread)
+        assert (cfg.attention_sliding_window_length, cfg.local_layers) == (4, [True, True])
 
 
 @pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))

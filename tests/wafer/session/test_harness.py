@@ -1,6 +1,7 @@
 """Tasks of the EleutherAI harness: what it is told of a model; with the package, whole tasks."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -53,6 +54,17 @@ def test_special_tokens_follow_the_tokenizers_rule(folder):
     texts._put_first = True  # add_bos_token of tokenizer_config.json
     assert texts.encode("the cat") == texts.encode("<|endoftext|>the cat") == [0, *ids]
     assert texts.encode("the cat", special=False) == ids
+
+
+def test_an_empty_context_is_the_tokenizers_own_token(folder, tmp_path):
+    """As in Qwen 3: ``bos_token`` null, ``eos_token`` another than config.json's bos_token_id."""
+    shutil.copytree(folder, tmp_path / "hf")
+    path = tmp_path / "hf" / "tokenizer_config.json"
+    content = json.loads(path.read_text()) | {"bos_token": None, "eos_token": "e"}
+    path.write_text(json.dumps(content))
+    texts = opened(tmp_path / "hf")
+    assert texts.begin == texts.encode("e", special=False)[0] != 0
+    assert texts.ends == (0,)
 
 
 def test_answers_are_greedy_and_end_before_their_stops(folder):

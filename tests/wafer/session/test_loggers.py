@@ -7,7 +7,9 @@ import pytest
 from helpers.runs import TINY_ROWS, tiny
 
 import wafer
+from wafer.config.runconfig import MLflow
 from wafer.models.errors import MissingPackageError
+from wafer.session.loggers import MLflowLogger
 from wafer.session.metrics import MetricWriter, read_metrics
 
 
@@ -76,6 +78,18 @@ def test_a_package_that_is_missing_is_named_before_training(monkeypatch, tmp_pat
     with pytest.raises(MissingPackageError, match=r"wafer-jax\[loggers\]"):
         wafer.train(sections(tmp_path, 2, wandb={}))
     assert not list(tmp_path.glob("train/events*"))
+
+
+def test_mlflow_gets_names_that_it_takes(monkeypatch, tmp_path):
+    """Letters, digits, ``_-./`` and spaces: a comma or a percent sign ends a run with an error."""
+    told = []
+    module = types.ModuleType("mlflow")
+    module.active_run = object
+    module.log_metrics = lambda metrics, step: told.append((step, metrics))
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    logger = MLflowLogger(MLflow(), tmp_path, {})
+    logger.write(3, {"eval/gsm8k/exact_match,strict-match": 0.5, "eval/acc %": 1.0})
+    assert told == [(3, {"eval/gsm8k/exact_match_strict-match": 0.5, "eval/acc _": 1.0})]
 
 
 @pytest.mark.slow

@@ -71,7 +71,9 @@ class TaskModel:
         self.ends = marks.ends if options.eos_id is None else (options.eos_id,)
         if not self.ends:
             raise DataError(f"{found}: no token is known that ends texts; name its id by eos_id")
-        self.begin = self.ends[0] if marks.begin is None else marks.begin
+        self._first = self.ends[0] if marks.begin is None else marks.begin
+        # The harness asks the tokenizer, whose token may be another than config.json's.
+        self.begin = self._first if marks.named is None else marks.named
         self._put_first = bool(marks.adds_begin)
         positions = model.config.max_position_embeddings
         self.longest = options.max_sequence_length or positions
@@ -99,7 +101,7 @@ class TaskModel:
         with tokenizing(f"{text!r:.60}: the tokenizer cannot encode it"):
             ids = self._tokenizer.encode(text, add_special_tokens=special).ids
         return (
-            [self.begin, *ids] if special and self._put_first and ids[:1] != [self.begin] else ids
+            [self._first, *ids] if special and self._put_first and ids[:1] != [self._first] else ids
         )
 
     @functools.cached_property
