@@ -170,10 +170,10 @@ def _write_layer_types(cfg: DecoderConfig) -> list[str]:
     return [_KINDS[not (window and local)] for local in cfg.local_layers]
 
 
-def _read_qwen(foreign: Settings) -> Settings:
+def _read_qwen(foreign: Settings, first: int | None = None) -> Settings:
     """Read Qwen 2 and 3: the layers from ``max_window_layers`` on may have a window."""
     window = foreign["sliding_window"] if foreign["use_sliding_window"] else None
-    first = foreign["max_window_layers"]
+    first = foreign["max_window_layers"] if first is None else first
     return {
         **_read_llama(foreign),
         _WINDOW: window,
@@ -195,7 +195,7 @@ def _write_qwen(cfg: DecoderConfig) -> Settings:
 
 def _read_qwen_moe(foreign: Settings) -> Settings:
     """Read Qwen 3 with experts, whose code has no ``max_window_layers``."""
-    return _read_qwen({**foreign, "max_window_layers": 0})
+    return _read_qwen(foreign, first=0)
 
 
 def _write_qwen_moe(cfg: DecoderConfig) -> Settings:
@@ -292,9 +292,11 @@ def _read_gemma3(foreign: Settings) -> Settings:
     local = rope.get("sliding_attention") or {}
     if (kind := local.get("rope_type", "default")) != "default":
         raise ValueError(f"rope_parameters.sliding_attention: type {kind!r} is not computed")
-    full = {**foreign, "rope_parameters": rope.get("full_attention")}
     return {
-        **_read_gemma2(full, lambda i: (i + 1) % interval != 0),
+        **_read_gemma2(foreign, lambda i: (i + 1) % interval != 0),
+        **full_rope(
+            {**foreign, "rope_parameters": rope.get("full_attention")}, foreign["head_dim"]
+        ),
         "rope_theta_local": local.get("rope_theta") or foreign["rope_local_base_freq"],
     }
 

@@ -41,9 +41,9 @@ def test_ids_are_those_that_the_files_state(tmp_path):
     assert special_ids(llama) == {"bos_token_id": 0, "eos_token_id": 1}
     (llama / "config.json").write_text(json.dumps({"eos_token_id": [1, 2], "model_type": "mpt"}))
     assert special_ids(llama) == {"eos_token_id": [1, 2]}
-    assert read_marks(llama / "model.safetensors") == TextMarks(None, (1, 2), True)
+    assert read_marks(llama / "model.safetensors") == TextMarks(None, (1, 2), True, 0)
     (llama / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
-    assert read_marks(llama) == TextMarks(None, (2,), True)  # as in transformers
+    assert read_marks(llama) == TextMarks(None, (2,), True, 0)  # as in transformers
 
 
 def test_the_ids_of_llavas_text_model_stay_in_its_text_config(tmp_path):
