@@ -94,7 +94,7 @@ STATEMENTS = {
     "wafer/engines": 3397,  # sharded state, weights that cannot be split are named (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 297,
-    "wafer/machine": 4104,  # routers that read messages' headers, both sides of switches (33b)
+    "wafer/machine": 4106,  # routers that read messages' headers, both sides of switches (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1518,  # sharded state (77); functions, results (38); loggers, harness (76)

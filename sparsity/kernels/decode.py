@@ -41,10 +41,10 @@ _DTYPES = {
 class _Multiplier:
     """Products of a weight that is read by output."""
 
-    inputs: int
-    outputs: int
+    inputs: typing.Any  #: int, a field or a property
+    outputs: typing.Any  #: int
     scales: Array | None
-    operands: tuple[Array, ...] | None  #: of the native product; None where it takes no such weight
+    operands: typing.Any  #: arrays of the native product; None where it takes no such weight
 
     def dense(self) -> Array:
         """Return the weight [inputs, outputs], float32."""

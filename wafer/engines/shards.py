@@ -129,7 +129,7 @@ def _gathered(
 
 
 def _after(computed: PyTree, params: PyTree) -> PyTree:
-    """Make parts wait for an array: 0 where it is NaN.
+    """Make parts wait for an array, by a condition on it that never holds.
 
     XLA would gather the weights of all layers before the first one, or keep them from the forward
     pass to the backward pass; it removes ``optimization_barrier`` on a CPU before it looks.
@@ -137,8 +137,9 @@ def _after(computed: PyTree, params: PyTree) -> PyTree:
     first, *_ = [*residuals.split(computed)[0], None]
     if first is None:
         return params
-    wrong = jnp.isnan(first[(0,) * first.ndim])
-    wait = lambda part: jnp.where(wrong, jnp.zeros((), part.dtype), part)
+    one = first[(0,) * first.ndim]
+    never = (one < 0) & (one > 0)
+    wait = lambda part: jnp.where(never, jnp.zeros((), part.dtype), part)
     return _map_shards(lambda node: ShardedArray(wait(node.part), node.axis), params)
 
 

@@ -173,11 +173,11 @@ def _write_layer_types(cfg: DecoderConfig) -> list[str]:
 def _read_qwen(foreign: Settings, first: int | None = None) -> Settings:
     """Read Qwen 2 and 3: the layers from ``max_window_layers`` on may have a window."""
     window = foreign["sliding_window"] if foreign["use_sliding_window"] else None
-    first = foreign["max_window_layers"] if first is None else first
+    start: int = foreign["max_window_layers"] if first is None else first
     return {
         **_read_llama(foreign),
         _WINDOW: window,
-        **_read_layer_types(foreign, lambda i: window is not None and i >= first),
+        **_read_layer_types(foreign, lambda i: window is not None and i >= start),
     }
 
 

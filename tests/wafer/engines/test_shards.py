@@ -10,7 +10,7 @@ from wafer.config import parse_config
 from wafer.config.engines import ENGINES, engine_row
 from wafer.engines.choose import check, make
 from wafer.engines.shards import COPIED, split_axis
-from wafer.errors import ConfigError
+from wafer.errors import CheckpointError, ConfigError
 from wafer.experiment import Experiment
 
 WIDE = {"hidden_size": 32, "filter_size": 64}
@@ -110,6 +110,26 @@ def test_a_masked_step_has_the_same_result_in_parts():
         after.append(jax.device_get((one.export(state), metrics["loss"], metrics["grad_norm"])))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), *after)
     assert any(np.isnan(leaf).any() for leaf in jax.tree.leaves(after))
+
+
+def test_nan_in_activations_is_nan_in_the_same_places():
+    """The first token of a system is NaN."""
+    features = rows()
+    features["input_ids"] = features["input_ids"].copy()
+    features["input_ids"][0, 0, 0, 0] = 31
+    after, heads = [], {"model": {"share_embedding_weights": False}}
+    for sharded in (False, True):
+        one = engine(sharded=sharded, optimizer={"optimizer_type": "SGD"}, **heads)
+        state = one.init(jax.random.key(0))
+        table = np.array(state.params["embed"]["token"]["embedding"])
+        table[31] = np.nan
+        state.params["embed"]["token"]["embedding"] = table
+        state, metrics = one.step(one.replicate(state), one.place(features), topology=False)
+        after.append(jax.device_get((state.params, metrics["loss"], metrics["grad_norm"])))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), *after)
+    assert np.isnan(after[1][1])
+    with pytest.raises(CheckpointError, match="are NaN where the state keeps them"):
+        one.export(state)
 
 
 def test_a_teacher_in_parts_gives_the_same_step(tmp_path):

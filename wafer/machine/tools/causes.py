@@ -347,8 +347,10 @@ def _not_freed(program: Program, each: Waiting, where: str) -> Cause:
 
 def _called(program: Program | None, place: str) -> str:
     """Where a program's own file calls functions of the folder of a place, a library's."""
+    if program is None:
+        return ""
     folder, calls = Path(place).parent, list[int]()
-    for pc in [] if program is None else np.flatnonzero(program.code[:, 0] == Op.CALL).tolist():
+    for pc in np.flatnonzero(program.code[:, 0] == Op.CALL).tolist():
         here, there = place_of(program, pc)[0], place_of(program, int(program.code[pc, 2]))[0]
         if here.endswith(program.name) and Path(here).parent != folder == Path(there).parent:
             calls.append(pc)
