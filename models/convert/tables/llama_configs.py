@@ -292,11 +292,9 @@ def _read_gemma3(foreign: Settings) -> Settings:
     local = rope.get("sliding_attention") or {}
     if (kind := local.get("rope_type", "default")) != "default":
         raise ValueError(f"rope_parameters.sliding_attention: type {kind!r} is not computed")
+    full = foreign | {"rope_parameters": rope.get("full_attention")}
     return {
-        **_read_gemma2(foreign, lambda i: (i + 1) % interval != 0),
-        **full_rope(
-            {**foreign, "rope_parameters": rope.get("full_attention")}, foreign["head_dim"]
-        ),
+        **_read_gemma2(full, lambda i: (i + 1) % interval != 0),
         "rope_theta_local": local.get("rope_theta") or foreign["rope_local_base_freq"],
     }
 

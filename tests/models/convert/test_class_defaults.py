@@ -34,6 +34,11 @@ class _Watched(dict):
         self.seen.add(key)
         return super().get(key, default)
 
+    def __or__(self, other):
+        changed = _Watched({**self, **other})
+        changed.seen = self.seen
+        return changed
+
 
 @pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))
 def test_every_key_with_a_default_is_read(kind):
