@@ -5,7 +5,7 @@ Per number of systems, the peak of a step on one of them (arguments and temporar
 program): ``copied``, ``in parts``, ``planned`` (by ``wafer plan``), and ``over the sum``: in parts
 over state / N + one layer + activations. The state is weights, gradients and optimizer state, the
 layer the largest stage's weights; activations are what the copied step has beyond the state. Then
-seconds of a step on two devices.
+seconds of a step on two devices, also with a vocabulary that they divide.
 
     python tests/bench/sharded.py [--quick]
 """
@@ -116,9 +116,12 @@ def main():
     print(harness.environment())
     sizes = (4, 256, 1024, 128) if args.quick else (12, 768, 50257, 512)
     found = memory(sizes)
-    times = harness.interleave(steps(sizes), 3 if args.quick else 5, seconds=100)
-    print({name: (round(t.median, 3), round(t.cpu, 3)) for name, t in times.items()})
-    found |= {f"a step of 2 / {name}": time.median for name, time in times.items()}
+    for vocab in (sizes[2],) if args.quick else (sizes[2], 50304):
+        row = "a step of 2" + (f", vocabulary {vocab:,}" if vocab != sizes[2] else "")
+        bound = steps((*sizes[:2], vocab, sizes[3]))
+        times = harness.interleave(bound, 3 if args.quick else 5, seconds=100)
+        print(row, {name: (round(t.median, 3), round(t.cpu, 3)) for name, t in times.items()})
+        found |= {f"{row} / {name}": time.median for name, time in times.items()}
     harness.report(found, units=lambda name: _UNITS.get(name.rpartition(" / ")[2], "MiB"))
 
 
