@@ -133,8 +133,13 @@ def write(folder: pathlib.Path, model=None, batch_size=6, **runconfig) -> pathli
     return path
 
 
-def launch(params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags: str, each=None):
-    """Start the processes of one run; they meet on a free port. ``each``: flags per process."""
+def launch(
+    params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags: str, each=None, under=()
+):
+    """Start the processes of one run; they meet on a free port.
+
+    ``each``: flags per process. ``under``: a command that the last one is an argument of.
+    """
     address = free_address()
     command = [sys.executable, "-m", "wafer", "run", "-p", str(params), "-o", str(model_dir)]
     command += ["--num_csx", str(processes), *flags]
@@ -143,6 +148,7 @@ def launch(params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags
     return [
         subprocess.Popen(
             [
+                *(under if i == processes - 1 else ()),
                 *command,
                 *(["--process_id", str(i)] if processes > 1 else []),
                 *(each[i] if each else []),
@@ -263,7 +269,7 @@ def one_line(out, *words):
 
 @pytest.mark.slow
 def test_processes_that_disagree_do_not_begin(tmp_path):
-    """Learning rate, width, batch size, seed and model_dir: each is named in one line."""
+    """Learning rate, width, batch size, seed, model_dir, shard_state: one line names each."""
     params, other = write(tmp_path, max_steps=2), tmp_path / "other.yaml"
     cfg = yaml.safe_load(params.read_text())
     cfg["train_input"]["batch_size"] = 12
@@ -271,10 +277,11 @@ def test_processes_that_disagree_do_not_begin(tmp_path):
     cfg["optimizer"]["learning_rate"] = 0.125
     other.write_text(yaml.safe_dump(cfg))
     started = launch(params, tmp_path / "run", 2, "--join_timeout", "60", each=[
-        [], ["-p", str(other), "--seed", "5", "-o", str(tmp_path / "other")],
+        [], ["-p", str(other), "--seed", "5", "-o", str(tmp_path / "other"), "--shard_state"],
     ])  # fmt: skip
-    keys = ("runconfig.model_dir (", "runconfig.seed (", "train_input.batch_size (6 and 12)",
-            "model.hidden_size (", "optimizer.learning_rate (")  # fmt: skip
+    keys = ("runconfig.model_dir (", "runconfig.seed (", "runconfig.shard_state (",
+            "train_input.batch_size (6 and 12)", "model.hidden_size (",
+            "optimizer.learning_rate (")  # fmt: skip
     for process in started:
         out, _ = process.communicate(timeout=200)
         assert process.returncode == 1
@@ -286,7 +293,7 @@ def test_processes_that_disagree_do_not_begin(tmp_path):
 @pytest.mark.parametrize("number", ["0", "1"])
 def test_processes_that_cannot_meet_end_in_one_line(tmp_path, number):
     """The same number twice; of two processes 1 none is process 0. None trains."""
-    params = write(tmp_path, max_steps=2)
+    params = write(tmp_path, max_steps=2, shard_state=True)
     twice = ["--process_id", number]
     started = launch(params, tmp_path / "run", 2, "--join_timeout", "8", each=[twice, twice])
     for process in started:
@@ -299,7 +306,7 @@ def test_processes_that_cannot_meet_end_in_one_line(tmp_path, number):
 @pytest.mark.slow
 def test_another_program_on_the_address_is_named(tmp_path):
     """Process 0 cannot open it, and process 1 gets no answer."""
-    params = write(tmp_path, max_steps=2)
+    params = write(tmp_path, max_steps=2, shard_state=True)
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         address = f"127.0.0.1:{foreign.getsockname()[1]}"
         started = launch(params, tmp_path / "run", 2, "--join_timeout", "8", each=[
@@ -322,8 +329,10 @@ def until(condition, seconds=200):
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_process_ends_the_other_in_one_line(tmp_path, lost, how):
-    params = write(tmp_path, max_steps=40_000, checkpoint_steps=5, max_checkpoints=2)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_lost_process_ends_the_other_in_one_line(tmp_path, lost, how, sharded):
+    steps = {"max_steps": 40_000, "checkpoint_steps": 5, "max_checkpoints": 2}
+    params = write(tmp_path, model=WIDE, shard_state=sharded, **steps)
     started = launch(params, tmp_path / "run", 2, "--heartbeat", "6")
     until((tmp_path / "run" / "checkpoints" / "5").is_dir)
     started[lost].send_signal(how)
@@ -342,11 +351,43 @@ def test_a_lost_process_ends_the_other_in_one_line(tmp_path, lost, how):
 
 
 @pytest.mark.slow
-def test_an_error_of_one_process_ends_all(tmp_path):
+@pytest.mark.parametrize("sharded", [False, True])
+def test_an_error_of_one_process_ends_all(tmp_path, sharded):
     """Process 1 cannot write its events: a file is where its folder should be."""
-    params = write(tmp_path, max_steps=2)
+    params = write(tmp_path, model=WIDE, max_steps=2, shard_state=sharded)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "process-1").write_text("")
     outputs = [p.communicate(timeout=200)[0] for p in launch(params, tmp_path / "run", 2)]
     one_line(outputs[0], "process 1 of 2 ended: ", "process-1")
     one_line(outputs[1], "process-1")
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_one_process_ends_all_and_the_run_goes_on(tmp_path):
+    """No file of process 1 can be longer than 4 KiB: its part of a checkpoint is."""
+    params = write(tmp_path, model=WIDE, max_steps=2, shard_state=True)
+    folder = tmp_path / "run"
+    finish(launch(params, folder, 2))
+    full = ["prlimit", "--fsize=4096"]
+    started = launch(params, folder, 2, "--max_steps", "4", "--heartbeat", "20", under=full)
+    outputs = [process.communicate(timeout=200)[0] for process in started]
+    assert all(process.returncode not in (0, None) for process in started), outputs
+    one_line(outputs[0], "lost contact with another process", "continues from the last checkpoint")
+    one_line(outputs[1], "File too large")
+    assert main(["checkpoint", "verify", str(folder)]) == 0
+    outputs = finish(launch(params, folder, 2, "--max_steps", "4"))
+    assert "at step 2" in outputs[0]
+
+
+@pytest.mark.slow
+def test_a_damaged_part_of_a_checkpoint_is_named_and_the_one_before_continues(tmp_path):
+    params = write(tmp_path, model=WIDE, max_steps=2, checkpoint_steps=1, shard_state=True)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    finish(launch(params, tmp_path / "run", 2))
+    part = checkpoints / "2" / "state" / "ocdbt.process_1"
+    damaged = max(part.rglob("*"), key=lambda path: path.stat().st_size)
+    damaged.write_bytes(bytes(x ^ (k % 50 == 0) for k, x in enumerate(damaged.read_bytes())))
+    outputs = finish(launch(params, tmp_path / "run", 2, "--max_steps", "4"))
+    assert f"Skipped a damaged checkpoint: {checkpoints / '2'} " in outputs[0]
+    assert "at step 1" in outputs[0]
+    assert {path.name for path in checkpoints.iterdir()} >= {"1", "2.damaged", "2", "4"}
