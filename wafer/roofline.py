@@ -246,9 +246,8 @@ def predict_sharded(
         seconds += max(work, 3 * moved / machine.memory) + 3 * hop
         if systems > 1:
             seconds += 3 * stored * stage.weights * copies / machine.reduce
-    whole = (
-        2 * stored * (1 - copied) if systems > 1 else 0.0
-    )  # of a stage: its weights, and their gradient
+    # Of a stage: its weights, and their gradient.
+    whole = 2 * stored * (1 - copied) if systems > 1 else 0.0
     inputs, products = (
         sum(getattr(stage, name) for stage in stages) for name in ("activations", "products")
     )

@@ -183,8 +183,8 @@ class Store:
         below = tuple(key for key in others if key != f"{name}/")
         keys = [key for key in keys if not key.startswith(below)]
         if f"{name}{_END}" not in keys:
-            found = [key.removesuffix(_END) for key in self._keys() if key.endswith(_END)]
-            near = [key for key in found if key.startswith(f"{name}/")] or found
+            complete = [key.removesuffix(_END) for key in self._keys() if key.endswith(_END)]
+            near = [key for key in complete if key.startswith(f"{name}/")] or complete
             raise CheckpointError(
                 f"{self.url}/{name}: no complete checkpoint there; complete ones in {self.url}: "
                 f"{', '.join(near[-5:]) or 'none'}"

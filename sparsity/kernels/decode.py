@@ -41,27 +41,18 @@ _DTYPES = {
 class _Multiplier:
     """Products of a weight that is read by output."""
 
-    inputs: typing.Any  #: int, a field or a property
-    outputs: typing.Any  #: int
-    scales: Array | None
-    operands: typing.Any  #: arrays of the native product; None where it takes no such weight
-
-    def dense(self) -> Array:
-        """Return the weight [inputs, outputs], float32."""
-        raise NotImplementedError
-
     def project(self, x: Array) -> Array:
         """Compute x W: [..., inputs] -> [..., outputs] in the dtype of ``x``, summed in float32."""
         return self.project_all(x, [self], [None])[0]
 
     def project_all(
-        self, x: Array, weights: "Sequence[_Multiplier]", biases: Sequence[Array | None]
+        self, x: Array, weights: Sequence[typing.Any], biases: Sequence[Array | None]
     ) -> list[Array]:
         """Compute x W + bias for several weights, this one among them, in one native call.
 
         Args:
             x: [..., inputs].
-            weights: of as many inputs each.
+            weights: ``DecodeWeight`` or ``DecodeTable``, of as many inputs each.
             biases: [outputs] of each weight, or None.
         """
         rows, *_ = (_rows(x, weight.inputs, type(self).__name__) for weight in weights)

@@ -75,7 +75,7 @@ def unstorable(params: PyTree, sparse: SparseState) -> dict[str, Array]:
     Returns:
         Name -> [2] bool, whether it has NaN and numbers; floating parameters only.
     """
-    found = {}
+    flags = {}
     for name, leaf in named_leaves(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
@@ -84,20 +84,20 @@ def unstorable(params: PyTree, sparse: SparseState) -> dict[str, Array]:
             mask = kernels.to_mask(sparse.patterns[name])
         keep, is_nan = True if mask is None else mask, jnp.isnan(leaf)
         numbers = (leaf != 0) & ~is_nan & jnp.logical_not(keep)
-        found[name] = jnp.stack([jnp.any(is_nan & keep), jnp.any(numbers)])
-    return found
+        flags[name] = jnp.stack([jnp.any(is_nan & keep), jnp.any(numbers)])
+    return flags
 
 
-def require_storable(found: dict[str, Array]) -> None:
+def require_storable(flags: dict[str, Array]) -> None:
     """Refuse what ``unstorable`` found.
 
     Args:
-        found: name -> [2] bool.
+        flags: name -> [2] bool.
 
     Raises:
         CheckpointError: as ``encode``.
     """
-    nan, nonzero = ([name for name, wrong in found.items() if wrong[i]] for i in (0, 1))
+    nan, nonzero = ([name for name, flag in flags.items() if flag[i]] for i in (0, 1))
     if nonzero:
         raise CheckpointError(
             f"encode: weights of {listed(nonzero)} are not 0 where the state prunes; expected 0 or "

@@ -310,22 +310,24 @@ def test_a_teardown_handler_begins_when_a_task_has_found_its_color():
         assert instruction_cycles(program, ARCHS[arch]).own.tolist() == [15, leave, 0, 0, 0]
 
 
+SENDER = """
+    .fabric sends=1 queue=2 color=0
+    .queue out 2 color=0
+    .active 8
+    local 8:
+      fabric r0 0 {words}
+      const r1 7
+      operate MOV32 dest=FABRIC src0=SCALAR at=r0
+      return
+"""
+
+
 @pytest.mark.parametrize("words", [1, 3])
 def test_a_data_task_of_wse3_begins_later_where_nothing_ran_before(words, monkeypatch):
     """The first word's, not those of words that come while it runs."""
-    sender = f"""
-        .fabric sends=1 queue=2 color=0
-        .queue out 2 color=0
-        .active 8
-        local 8:
-          fabric r0 0 {words}
-          const r1 7
-          operate MOV32 dest=FABRIC src0=SCALAR at=r0
-          return
-    """
     receiver = ".queue in 2 color=0\ndata 2:\n" + 20 * "add.u16 r1 r1 r0\n" + "return"
     routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
-    programs = [assemble(text, memory=8000) for text in (sender, receiver)]
+    programs = [assemble(text, memory=8000) for text in (SENDER.format(words=words), receiver)]
     ends = []
     for wait in (0, ARCHS["wse3"].data_task):
         monkeypatch.setitem(ARCHS, "wse3", ARCHS["wse3"]._replace(data_task=wait))
@@ -587,20 +589,10 @@ def test_the_fabric_takes_a_wavelet_a_cycle_and_waits_for_banks(apart, turns):
 @pytest.mark.parametrize("words", [1, 3])
 def test_words_wait_in_output_queues_of_wse3_side_by_side(words, monkeypatch):
     """As long as ``output_wait`` says, but one leaves in each cycle."""
-    sender = f"""
-        .fabric sends=1 queue=2 color=0
-        .queue out 2 color=0
-        .active 8
-        local 8:
-          fabric r0 0 {words}
-          const r1 7
-          operate MOV32 dest=FABRIC src0=SCALAR at=r0
-          return
-    """
     ends = []
     for wait in (0, ARCHS["wse3"].output_wait):
         monkeypatch.setitem(ARCHS, "wse3", ARCHS["wse3"]._replace(output_wait=wait))
-        machine = started(sender, "wse3")
+        machine = started(SENDER.format(words=words), "wse3")
         assert machine.links[0, 0, 1] == words
         ends.append(machine.cycle)
     assert ARCHS["wse2"].output_wait == 0
