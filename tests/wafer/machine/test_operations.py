@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.assembly import assemble, build, memory_descriptor
 from helpers.csl_operations import RULES, after, fused, triples
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from wafer.machine.engine import Machine, Status, available
 
@@ -27,6 +27,7 @@ def some_memory(seed):
     length=st.integers(1, 12),
     seed=st.integers(0, 1000),
 )
+@example("FMACH", "wse2", [(0, 0), (5, 0), (0, 0), (0, 0)], 8, 0)  # to minus infinity, and on
 def test_overlapping_and_strided_operands_go_element_by_element(op, arch, places, length, seed):
     types, _ = RULES[op]
     memory = some_memory(seed)

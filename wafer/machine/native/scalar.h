@@ -186,7 +186,7 @@ inline uint32_t fused_half(uint32_t a, uint32_t b, uint32_t s, int half) {
   constexpr uint64_t kLost = (uint64_t(1) << 29) - 1;  // bits that single precision has no room for
   uint64_t bits;
   std::memcpy(&bits, &sum, 8);
-  if (lost != 0 && !(bits & 1)) bits += (lost > 0) == (sum > 0) ? 1 : -1;
+  if (std::isfinite(sum) && lost != 0 && !(bits & 1)) bits += (lost > 0) == (sum > 0) ? 1 : -1;
   bits = (bits & kLost ? bits | kLost + 1 : bits) & ~kLost;  // to odd: the next rounding is the one
   double odd;
   std::memcpy(&odd, &bits, 8);
