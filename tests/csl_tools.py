@@ -23,7 +23,7 @@ import numpy as np
 from helpers.stencil_mlir import run_stencil
 
 import wafer.csl
-from wafer.csl import CslError, Source, check
+from wafer.csl import CslError, HostError, Source, check
 
 STEPS = 4
 # Tests of xDSL -> passes before the printer. What a pass has not lowered yet is a comment in the
@@ -109,6 +109,7 @@ class ToolRow(NamedTuple):
     tool: str
     program: str
     compiles: str
+    runs: str = ""
     values: str = ""
     cycles: str = ""
 
@@ -151,8 +152,11 @@ def run_kernel(kernel: Kernel, clone: Path, arch: str) -> ToolRow:
             image = wafer.csl.compile(layout, arch=arch)
         except CslError as error:
             return row._replace(compiles=str(error).split("\n", 1)[0].partition("error: ")[2])
-    runtime = wafer.csl.Runtime(image)
-    return _compare(kernel, text, runtime, row._replace(compiles="yes"))
+    row = row._replace(compiles="yes")
+    try:
+        return _compare(kernel, text, wafer.csl.Runtime(image), row._replace(runs="yes"))
+    except HostError as error:
+        return row._replace(runs=str(error).split("\n", 1)[0])
 
 
 def _compare(kernel: Kernel, text: str, runtime: wafer.csl.Runtime, row: ToolRow) -> ToolRow:
@@ -217,7 +221,7 @@ def _as_known(row: ToolRow) -> bool:
         return known in f"{row.compiles} {row.values}"
     if row.compiles == "not printed":
         return True
-    return row.compiles == "yes" and row.values in ("", "equal")
+    return row.compiles == "yes" and row.runs in ("", "yes") and row.values in ("", "equal")
 
 
 def main() -> int:
@@ -227,8 +231,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the names of the kernels")
     args = parser.parse_args()
     rows = [read_text(*each) for each in printed_texts(args.xdsl).items()] if args.xdsl else []
-    printed = "| {} | {} | {} | {} | {} |".format
-    print(printed("tool", "program", "compiles", "values", "cycles") + "\n|---|---|---|---|---|")
+    printed = ("| {} " * len(ToolRow._fields) + "|").format
+    print(printed(*ToolRow._fields) + "\n" + "|---" * len(ToolRow._fields) + "|")
     for row in rows:
         print(printed(*row), flush=True)
     if args.stencils:

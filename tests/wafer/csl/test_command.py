@@ -150,3 +150,24 @@ def test_options_with_one_hyphen_or_two(folder, cli, hyphens):
     cli(["csl", "compile", folder / "layout.csl", "-o", folder / "out", *arguments])
     written = json.loads((folder / "out" / "out.json").read_text(encoding="utf-8"))
     assert written["params"] == {"n": "2"}
+
+
+def test_a_color_without_routes(tmp_path, cli):
+    """Early releases name a color without routes by a number above 23, which out.json keeps."""
+    (tmp_path / "pe.csl").write_text(
+        "param none: color; fn f() void {} comptime { @comptime_assert(@get_int(none) == 43); }\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "layout.csl").write_text(
+        "param none: color;\nlayout { @set_rectangle(1, 1);"
+        ' @set_tile_code(0, 0, "pe.csl", .{ .none = none }); }\n',
+        encoding="utf-8",
+    )
+    command = f"csl compile {tmp_path / 'layout.csl'} -o {tmp_path / 'out'} --colors=none:"
+    cli(f"{command}43")
+    written = json.loads((tmp_path / "out" / "out.json").read_text(encoding="utf-8"))
+    assert written["colors"] == {"none": "43"}
+    for number in (-1, 64):
+        said = cli(f"{command}{number}", 1)
+        assert f"--colors=none:{number}: the param 'none' is of type color, found {number}" in said
+        assert "colors go from 0 to 63" in said

@@ -18,6 +18,7 @@ from wafer.csl.semantics.builtins import (
     symbols,
     tasks,
 )
+from wafer.csl.semantics.builtins.arguments import number_of
 from wafer.csl.semantics.builtins.layout import LayoutState, Tile
 from wafer.csl.semantics.builtins.routes import ColorConfig
 from wafer.csl.semantics.core import types
@@ -112,15 +113,17 @@ def _check_param(ev: Evaluator, module: Module, name: str, given: Any) -> None:
         return
     kind = ev.type(node.type)
     color = kind == types.COLOR
-    if color and types.is_number(value.type):
-        return
     try:
-        coerce(ev, value, kind, node.at)
+        if color and types.is_number(value.type):
+            number_of(ev, value, node.at)
+        else:
+            coerce(ev, value, kind, node.at)
     except Failure as failure:
         if failure.problem:
             option = f"--{'colors' if color else 'params'}={name}:{given}"
             text = f"{option}: the param '{name}' is of type {kind}, found {described(value)}"
-            raise CslError([Diagnostic(node.at, text)], ev.unit.files.source(node.at)) from None
+            found = Diagnostic(node.at, text, "colors go from 0 to 63" if color else "")
+            raise CslError([found], ev.unit.files.source(node.at)) from None
 
 
 class _Compiled(NamedTuple):
