@@ -138,6 +138,21 @@ def require_path(path: pathlib.Path) -> None:
         raise FileNotFoundError(f"{path} does not exist{did_you_mean(path.name, beside)}")
 
 
+def require_local(path: str) -> str:
+    """Return a path of this machine.
+
+    Raises:
+        ValueError: an address of an object store, also one that ``pathlib`` changed to ``s3:/``.
+    """
+    if re.match(r"(s3|gs):/", path):
+        address = re.sub(":/+", "://", path, count=1)
+        raise ValueError(
+            f"{address}: an object store; expected a path of this machine. Checkpoints alone are "
+            "kept there (runconfig.checkpoint_root, `wafer checkpoint copy`)"
+        )
+    return path
+
+
 def require_outside(target: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
     """Refuse an output within the folder that is read.
 

@@ -70,7 +70,7 @@ class Report:
     """What ``finalize`` did."""
 
     source: pathlib.Path  #: the checkpoint read
-    target: pathlib.Path  #: the checkpoint written
+    target: pathlib.Path | str  #: the checkpoint written, or its address at an object store
     tensors: tuple[TensorReport, ...]  #: every tensor, by name
 
     @property

@@ -18,12 +18,14 @@ from typing import Any, NoReturn
 
 from wafer.errors import WaferError
 from wafer.models.errors import DISK_FULL, MissingPackageError, did_you_mean, plain
+from wafer.models.files import require_local
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import trusting
 from wafer.version import __version__
 
 _LONGEST = 20_000  # characters of a message
 _TEXTS = {"prompt"}  # arguments that name no file
+_ADDRESSES = {"checkpoint_path", "draft"}  # arguments that may name an object store
 _SMALLER = (
     "Take a smaller model, batch_size or micro_batch_size, or keep the weights in a file "
     "(--execution weight_streaming); `wafer plan` says what a run file needs"
@@ -175,14 +177,31 @@ def _without_noun(argv: list[str]) -> list[str]:
     return ["jobs", *(["get", *words[1:]] if words[:1] == ["list"] else words)]
 
 
+def _require_local(args: argparse.Namespace) -> None:
+    """Refuse addresses of object stores, but for the arguments that ``addresses`` names, too.
+
+    Raises:
+        ValueError: names the argument.
+    """
+    takes = {"addresses", *_ADDRESSES, *_TEXTS, *getattr(args, "addresses", ())}
+    for name, value in vars(args).items():
+        for given in value if isinstance(value, list) else [value]:
+            if name not in takes and isinstance(given, str | os.PathLike):
+                try:
+                    require_local(os.fspath(given))
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+
+
 def _run(argv: list[str]) -> int:
     argv = _without_noun(argv)
     args = _parser(argv[0] if argv else None).parse_args(argv)
-    args.typed = argv
     for name, value in vars(args).items():
         if name not in _TEXTS and isinstance(value, str) and value.startswith("~/"):
             setattr(args, name, os.path.expanduser(value))  # after "=" or in quotes no shell does
     try:
+        _require_local(args)
+        args.typed = argv
         with own_flags(), trusting(trust_code=getattr(args, "trust_code", False)):
             return args.run(args)
     except BrokenPipeError:

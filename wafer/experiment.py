@@ -428,9 +428,10 @@ def _no_export(cfg: RunConfig, model: models.Model) -> Iterator[Problem]:
     """Hugging Face has no form for some models: say so before the work."""
     if cfg.runconfig.export is None:
         return
-    from wafer.models.convert.api import configs_to_hf
+    from wafer.models.convert.api import configs_to_hf, require_folded
 
     try:
+        require_folded(model.config)
         configs_to_hf(model.config)
     except ValueError as error:
         yield Problem(("runconfig", "export"), str(error))

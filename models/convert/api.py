@@ -30,6 +30,8 @@ from wafer.models.convert.tokenizer import (
     write_tokenizer_config,
 )
 from wafer.models.errors import did_you_mean_model
+from wafer.models.factored.factors import factors_of
+from wafer.models.factored.lora import lora_of
 from wafer.models.families.decoder_config import DecoderConfig
 from wafer.models.families.dpr import DprConfig
 from wafer.models.families.encoder_config import EncoderConfig
@@ -172,6 +174,20 @@ def configs_to_hf(cfg: ModelConfig) -> dict[str, JsonObject]:
         pairs = zip(_TOWERS.values(), cfg.towers, strict=True)
         return {folder: config_to_hf(tower) for folder, tower in pairs}
     return {"": config_to_hf(cfg)}
+
+
+def require_folded(cfg: ModelConfig) -> None:
+    """Refuse adapters and factors, for which Hugging Face's files have no tensors.
+
+    Raises:
+        ValueError: the model has some.
+    """
+    for key, used in (("lora_params", lora_of(cfg)), ("factors", factors_of(cfg))):
+        if used is not None:
+            raise ValueError(
+                f"{cfg.name}: model.{key} has no form of Hugging Face; expected plain kernels. "
+                "Write them with `wafer finalize --fold_lora`, then use `wafer convert`"
+            )
 
 
 def section_from_hf(
@@ -337,11 +353,13 @@ def to_hf(
 
     Raises:
         ContentError: an infinity, or a NaN that marks no pruned weight; names the parameter.
+        ValueError: a model without a form of Hugging Face, such as one with adapters.
     """
     leaves: Mapping[str, Any] = dict(named_leaves(params))
     if isinstance(model.config, DprConfig):
         options = {"dtype": dtype, "max_shard_bytes": max_shard_bytes, "text_from": text_from}
         return _write_towers(model.config, leaves, Path(folder), options, pruned)
+    require_folded(model.config)
     cfg, leaves = standard_form(model.config, leaves, hf_type(model.config))
     model = build(cfg)
     if headless:

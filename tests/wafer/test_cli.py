@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pathlib
 import runpy
 import signal
 import subprocess
@@ -9,8 +10,11 @@ import sys
 
 import pytest
 from helpers.paths import ROOT
+from helpers.runs import tiny
 
 from wafer.cli import main
+from wafer.config import parse_config
+from wafer.errors import ConfigError
 from wafer.session.logs import CONSOLE, setup_logging
 
 DIGITS = ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml"
@@ -44,6 +48,37 @@ def test_messages_spell_out_what_steers_a_terminal_and_end_somewhere(cli):
     assert r"no\x1b[31m\x07\x9b\udc80é; expected" in said
     said = cli(["data", "split", "-i", "a", "-o", "b", "--ratios", "x" * 30_000], 1)
     assert said.endswith(" more characters)\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "checkpoint manifest {}", "convert diff x {}", "sweep x -o {}", "config upgrade {}",
+        "convert convert --model gpt2 --src-fmt hf --tgt-fmt wafer {}", "run -p {}",
+        "data verify {}", "data split -i {} -o x --ratios 1", "prune -m magnitude -s 0.5 -o {}",
+        "run -p " + str(DIGITS) + " -o {}", "finalize --fold_lora -i {} -o x",
+        "generate --checkpoint_path x --input {}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("address", ["s3://bucket/run/500", "gs://bucket/x"])
+def test_an_address_in_the_place_of_a_path_is_refused_as_it_was_typed(line, address, cli):
+    said = cli(line.format(address), 1)
+    assert f"{address}: an object store; expected a path of this machine" in said
+    assert not pathlib.Path(address.partition("/")[0]).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runconfig": {"model_dir": "s3://bucket/run"}},
+        {"runconfig": {"summary_dir": "gs://bucket/run"}},
+        {"train_input": {"data_processor": "GptHDF5DataProcessor", "data_dir": "s3://bucket/run"}},
+    ],
+)
+def test_a_key_that_takes_a_path_refuses_an_address(change):
+    ((section, keys),) = change.items()
+    with pytest.raises(ConfigError, match=rf"{section}\..*_dir: .*//bucket/run: an object store"):
+        parse_config(tiny(**{section: keys}))
 
 
 def test_log_lines_and_verify_spell_them_out_too(tmp_path, capsys, monkeypatch):

@@ -139,10 +139,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _main(args: argparse.Namespace) -> int:
     from wafer.config import load_all
-    from wafer.jobs.track import tracked
+    from wafer.jobs.track import follow_parent, tracked
     from wafer.session.logs import keep_lines, setup_logging
 
     began = time.perf_counter()
+    follow_parent()
     platform = _SYSTEMS[args.system or "CSX"]
     if platform:  # before jax starts
         os.environ["JAX_PLATFORMS"] = platform

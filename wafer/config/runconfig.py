@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, Pos
 
 from wafer.config.engines import ENGINES, FabricSection, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem
+from wafer.models.files import require_local
 from wafer.models.sections import Bool, Choice, Section
 
 MODES = ("train", "eval", "eval_all", "train_and_eval")
@@ -160,6 +161,9 @@ def _store(value: str) -> str:
     return value
 
 
+_Path = Annotated[str, AfterValidator(require_local)]
+
+
 def _states(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
@@ -197,7 +201,7 @@ class RunSection(ClusterKeys):
     #: what to do; see ``MODES``
     mode: Annotated[Literal["train", "eval", "eval_all", "train_and_eval"], Choice] = "train"
     #: where checkpoints, logs and summaries go
-    model_dir: Annotated[str, Field(min_length=1)] = "./model_dir"
+    model_dir: Annotated[_Path, Field(min_length=1)] = "./model_dir"
     max_steps: PositiveInt | None = None  #: train until this global step
     num_steps: PositiveInt | None = None  #: train so many steps from where the run starts
     num_epochs: PositiveInt | None = None  #: train so many passes over the data
@@ -228,14 +232,14 @@ class RunSection(ClusterKeys):
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
     ] = "INFO"
     #: where TensorBoard events go; None is ``model_dir``/train and /eval
-    summary_dir: str | None = None
+    summary_dir: _Path | None = None
     wandb: Wandb | None = None  #: where metrics go beside the events
     mlflow: MLflow | None = None  #: where metrics go beside the events
     #: tasks of the EleutherAI harness that evaluations run
     eleuther_eval_harness: EleutherEvalHarness | None = None
     check_loss_values: Bool = True  #: stop at a NaN or infinite loss
     #: where compiled programs and floor plans are kept; in the cache folder if unset
-    compile_dir: str | None = None
+    compile_dir: _Path | None = None
     #: folders in which Python looks for modules of the user, after all others
     python_paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
     #: training samples left out where a run begins or goes on; whole steps

@@ -7,6 +7,8 @@ import logging
 import os
 import pathlib
 import secrets
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -97,3 +99,19 @@ def _attempt(action: Callable[[], object]) -> bool:
         )
         return False
     return True
+
+
+def follow_parent() -> None:
+    """Send SIGTERM to this process when its parent has ended, if WAFER_PARENT names the parent.
+
+    A sweep sets the variable for its runs: a run of a killed sweep writes a checkpoint and ends.
+    """
+    parent = os.environ.pop("WAFER_PARENT", None)
+
+    def watch() -> None:
+        while os.getppid() == int(parent or 0):
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if parent is not None:
+        threading.Thread(target=watch, daemon=True).start()

@@ -5,10 +5,13 @@ of jobs. A job that ends before its run is taken up again while its run advances
 """
 
 import contextlib
+import os
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import psutil
 
 from wafer.errors import ConfigError, Problem
 from wafer.models.errors import optional
@@ -23,12 +26,17 @@ class Work(NamedTuple):
     """A run in a job; submitit calls it on the job's machine, again after a time limit."""
 
     launch: Launch  #: of the run
+    sweep: int | None = None  #: process of this machine; the job ends when it has ended
 
     def __call__(self) -> tuple[int, float]:
         """Run it; returns the exit code of its process and the seconds it took."""
         began, process = time.monotonic(), self.launch.process()
         try:
-            return process.wait(), time.monotonic() - began
+            while process.poll() is None:
+                if self.sweep is not None and not _runs(self.sweep):
+                    raise RuntimeError("the sweep has ended")
+                time.sleep(_POLL)
+            return process.returncode, time.monotonic() - began
         finally:  # a time limit, or the end of the sweep: it writes its checkpoint
             process.terminate()
             process.wait(PATIENCE)
@@ -36,6 +44,14 @@ class Work(NamedTuple):
     def checkpoint(self) -> Any:
         """Return what is put into the queue again where a job meets its time limit."""
         return optional("submitit.helpers", _WHY).DelayedSubmission(self)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process of this machine has not ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Cluster(NamedTuple):
@@ -90,7 +106,7 @@ def submit_trials(
                     ready = ready[: jobs - len(running)]
                 waiting = [trial for trial in waiting if trial not in ready]
                 try:
-                    running += _submit(pool, ready)
+                    running += _submit(pool, ready, cluster.executor)
                 except (RuntimeError, OSError) as error:  # sbatch refused them, or did not answer
                     for trial in ready:
                         ended(trial, f"not submitted: {' '.join(str(error).split())}", 0.0)
@@ -132,16 +148,17 @@ def _pool(cluster: Cluster) -> Any:
         always["slurm_array_parallelism"] = cluster.jobs
     try:
         pool.update_parameters(**(always | dict(cluster.options)))
-    except (TypeError, ValueError, NameError) as error:
+    except (TypeError, ValueError, NameError, AssertionError) as error:  # submitit's
         raise ConfigError([Problem(("executor_options",), str(error))]) from None
     return pool
 
 
-def _submit(pool: Any, trials: Sequence[Trial]) -> list[_Job]:
-    """Submit runs as one array."""
+def _submit(pool: Any, trials: Sequence[Trial], executor: str) -> list[_Job]:
+    """Submit runs as one array; jobs of this machine end with this process."""
     for trial in trials:
         trial.write()
-    works = [Work(trial.launch) for trial in trials]
+    sweep = os.getpid() if executor == "local" else None
+    works = [Work(trial.launch, sweep) for trial in trials]
     sizes = [trial.log.stat().st_size if trial.log.exists() else 0 for trial in trials]
     before = [work.launch.newest() for work in works]
     submitted = pool.submit_array(works) if works else []

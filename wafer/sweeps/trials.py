@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import pathlib
 import signal
 import subprocess
@@ -70,7 +71,7 @@ class Launch(NamedTuple):
         return [*first, "--params", str(self.folder / _RUN), *options]
 
     def process(self) -> "subprocess.Popen[bytes]":
-        """Launch it; what it says goes to the end of the run's log."""
+        """Start it; it ends with this process. Its output is appended to the run's log."""
         with (self.folder / _LOG).open("ab") as log:
             # A session of its own: Ctrl-C reaches a run once, as the signal that the sweep sends.
             return subprocess.Popen(
@@ -78,7 +79,8 @@ class Launch(NamedTuple):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=child_environment() | {"PYTHONUNBUFFERED": "1"},
+                env=child_environment()
+                | {"PYTHONUNBUFFERED": "1", "WAFER_PARENT": str(os.getpid())},
                 start_new_session=True,
             )
 

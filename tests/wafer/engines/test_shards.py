@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.runs import assert_close, config, losses, train
+from helpers.runs import arrays, assert_close, config, losses, same_arrays, train
+from safetensors.numpy import load_file
 
+import wafer
 from wafer.config import parse_config
 from wafer.config.engines import ENGINES, engine_row
 from wafer.engines.choose import check, make
@@ -50,18 +52,41 @@ CASES = {
 }
 
 
+def pruned(step):
+    """Positions of each parameter of a checkpoint that are NaN."""
+    return {name: np.isnan(x) for name, x in step.items() if name.startswith("params/")}
+
+
+def outputs(folder):
+    """Arrays of the finalized last checkpoint and of the export, and what of them is sparse."""
+    report = wafer.finalize(folder / "checkpoints" / "4", folder / "dense")
+    files = folder.glob("hf/4/*.safetensors")
+    written = {f"params/{name}": x for file in files for name, x in load_file(file).items()}
+    written |= arrays(folder / "dense")
+    assert all(np.isfinite(x).all() for x in written.values() if x.dtype.kind == "f")
+    return written, [(tensor.name, tensor.pruned) for tensor in report.sparse]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_sharded_state_trains_like_copied_state_and_goes_on_on_another_number(tmp_path, case):
     """To the order of sums: parts are added over systems first, then over micro-batches."""
-    settings = CASES[case]
+    exported = None if case == "lora" else "hf"
+    settings = dict(CASES[case])
+    settings["runconfig"] = settings.get("runconfig", {}) | {"export": exported}
     atol = 2e-3 if case == "scaled" else 2e-6  # sums of float16 differ in their last bits
     want, told = run(tmp_path / "copied", 4, sharded=False, **settings)
-    first = settings | {"runconfig": settings.get("runconfig", {}) | {"max_steps": 2}}
+    first = settings | {"runconfig": settings["runconfig"] | {"max_steps": 2}}
     run(tmp_path / "sharded", 4, sharded=True, **first)
     got, tells = run(tmp_path / "sharded", 2, sharded=case != "dense", **settings)
     assert tells == pytest.approx(told, abs=atol)
     assert_close(want, got, atol=atol)
+    same_arrays(pruned(got), pruned(want))
+    (dense, sparse), (parts, same) = (outputs(tmp_path / form) for form in ("copied", "sharded"))
+    assert_close(dense, parts, atol=atol)
+    assert sparse == same
+    assert bool(sparse) == ("sparsity" in settings)
+    assert ("params/transformer.wte.weight" in dense) == bool(exported)
     if case == "dense":
         scores = (losses(tmp_path / name, "eval") for name in ("copied", "sharded"))
         assert next(scores)[-1] == pytest.approx(next(scores)[-1], abs=atol)

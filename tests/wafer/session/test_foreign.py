@@ -190,3 +190,6 @@ def test_a_model_without_that_form_is_refused_before_work(tmp_path):
         ConfigError, match=r"runconfig\.export: fc_mnist: Hugging Face has no format"
     ):
         wafer.train(small | {"runconfig": run, "model": model, "train_input": data})
+    adapters = small["model"] | {"lora_params": {"r": 2, "target_modules": ["ffn/up"]}}
+    with pytest.raises(ConfigError, match=r"runconfig\.export: .*: model\.lora_params .*fold_lora"):
+        wafer.train(small | {"runconfig": run, "model": adapters})

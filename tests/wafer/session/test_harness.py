@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from wafer.config import parse_config
 from wafer.config.runconfig import EleutherEvalHarness
 from wafer.data.text.tokenizer import train_bpe
 from wafer.errors import ConfigError, DataError
-from wafer.session.harness.tasks import task_metrics
+from wafer.session.harness.tasks import _unchanged, task_metrics
 from wafer.session.harness.texts import TaskModel
 from wafer.session.metrics import read_metrics
 
@@ -183,8 +184,21 @@ def test_an_unknown_key_is_refused_by_its_path(folder):
         wafer.evaluate_tasks(folder, ["cloze"], limits=2)
 
 
-def test_tasks_of_a_local_folder(folder, tmp_path):
+def test_git_is_asked_for_a_commit_in_a_repository_alone(tmp_path, monkeypatch):
+    evaluator = SimpleNamespace(get_git_commit_hash=lambda: "abc")
+    commits = []
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    (tmp_path / "repository" / "below").mkdir()
+    for folder in (tmp_path, tmp_path / "repository" / "below"):
+        monkeypatch.chdir(folder)
+        with _unchanged(evaluator):
+            commits.append(evaluator.get_git_commit_hash())
+    assert [*commits, evaluator.get_git_commit_hash()] == [None, "abc", "abc"]
+
+
+def test_tasks_of_a_local_folder(folder, tmp_path, monkeypatch, capfd):
     """With the harness: the accuracy of its record is that of the likelihoods."""
+    monkeypatch.chdir(tmp_path)
     pytest.importorskip("lm_eval.evaluator", reason="needs the extra harness")
     rows = [{"text": "the cat sat on", "answer": i % 2} for i in range(4)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -197,5 +211,7 @@ def test_tasks_of_a_local_folder(folder, tmp_path):
     scores = wafer.evaluate_tasks(folder, ["cloze"], include_path=str(tmp_path))
     assert scores.results["cloze"]["acc"] == 0.5  # one answer for all, right in half of the rows
     assert scores.record["n-samples"]["cloze"] == {"original": 4, "effective": 4}
+    assert scores.record["git_hash"] is None
+    assert "not a git repository" not in capfd.readouterr().err
     with pytest.raises(DataError, match="'clozes' is not known; did you mean 'cloze'"):
         wafer.evaluate_tasks(folder, ["clozes"], include_path=str(tmp_path))

@@ -241,6 +241,9 @@ def test_commands_take_an_address_as_they_take_a_folder(dense, tmp_path, monkeyp
     size = sum(len(content) for content in content(folder).values())
     assert cli(f"checkpoint info {address}") == f"{address}: {size / 1e6:,.1f} MB, step 1\n"
     assert cli(f"checkpoint info {folder}").startswith(f"{folder}: {size / 1e6:,.1f} MB, last mod")
+    sound = cli(f"checkpoint verify {folder}")
+    assert cli(f"checkpoint verify {address}") == sound.replace(str(folder), address)
+    assert f" in {address}-2\n" in cli(f"finalize -i {address} -o {address}-2")
 
 
 def test_an_object_that_leads_out_of_the_checkpoint_is_refused(tmp_path, monkeypatch):

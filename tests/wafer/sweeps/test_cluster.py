@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -44,14 +45,21 @@ def test_runs_are_one_array_and_their_table_is_that_of_processes(tmp_path, monke
     assert len(list(slurm.glob("*.sbatch"))) == 1
 
 
+def processes_of(folder):
+    """Ids of the processes whose command line has a folder."""
+    for process in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder) in process.read_text():
+                yield int(process.parent.name)
+
+
 def kill_once(place, folder):
     """Kill what runs for a folder with signal 9, as soon as a place is there."""
     while not place.exists():
         time.sleep(0.05)
-    for process in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    for process in processes_of(folder):
         with contextlib.suppress(OSError):
-            if str(folder) in process.read_text():
-                os.kill(int(process.parent.name), signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -75,6 +83,33 @@ def test_a_job_that_is_killed_is_taken_up_again(tmp_path, seen, after):
     assert row.seed == 1
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("executor", [(), ("--executor", "local")])
+def test_a_killed_sweep_leaves_no_run_behind(tmp_path, executor):
+    """Its run writes a checkpoint and ends, and so does the job that the run is in."""
+    steps = {"max_steps": 100_000, "checkpoint_steps": 20, "eval_frequency": 100_000}
+    run = config(runconfig=steps)
+    file = write_yaml(tmp_path / "sweep.yaml", {"base": run, "seeds": [1], "arms": {"dense": {}}})
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "wafer", "sweep", str(file), "-o", str(folder), *executor]
+    sweep = subprocess.Popen(command)
+    until((folder / "dense" / "1" / "checkpoints" / "20").exists, sweep)
+    sweep.kill()
+    sweep.wait()
+    until(lambda: not list(processes_of(folder)))
+    log = (folder / "dense" / "1" / "output.log").read_text()
+    assert "Stopped early; the same command continues" in log
+
+
+def until(condition, process=None):
+    give_up = time.monotonic() + 200
+    while not condition():
+        assert process is None or process.poll() is None
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
 def test_what_a_job_gets_is_data_that_finds_its_place(tmp_path):
     import cloudpickle
 
@@ -92,6 +127,10 @@ def test_what_a_job_gets_is_data_that_finds_its_place(tmp_path):
     ("options", "says"),
     [
         ({"executor": "local", "executor_options": {"memory": 3}}, r"executor_options: .*memory"),
+        (
+            {"executor": "local", "executor_options": {"timeout_min": "soon"}},
+            r'executor_options: .*"timeout_min" expected type',
+        ),
         ({"executor_options": {"mem_gb": 3}}, r"executor_options: .* name their executor"),
     ],
 )

@@ -1,13 +1,14 @@
 """Turn a sparse checkpoint into a plain dense one: ``wafer finalize``."""
 
 import argparse
+import dataclasses
 import logging
 import os
 import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from wafer.models.files import require_outside
+from wafer.models.files import require_local, require_outside
 from wafer.models.user.flags import own_flags
 from wafer.models.user.trust import add_option, looking, trusting
 
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="list every sparse tensor")
     add_option(parser)
-    parser.set_defaults(run=_main)
+    parser.set_defaults(run=_main, addresses=("input", "output"))
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -92,7 +93,8 @@ def finalize(
 
     if is_url(output):
         with local_output(output) as path:
-            return finalize(input, path, params, trust_code=trust_code)
+            report = finalize(input, path, params, trust_code=trust_code)
+        return dataclasses.replace(report, target=os.fspath(output))
     input = local_path(input)
     source, target = (pathlib.Path(path).resolve() for path in (input, output))
     check_paths(source, target)
@@ -109,10 +111,10 @@ def finalize(
         report = (
             finalize_mdl(source, target, model) if from_mdl else finalize_folder(source, target)
         )
-    if report.target.is_dir():
-        carry_tokenizer(report.source, report.target)
-    elif text is not None and text_folder(report.target) != text:
-        _LOG.info("%s is one file: the tokenizer stays in %s", report.target, text)
+    if target.is_dir():
+        carry_tokenizer(source, target)
+    elif text is not None and text_folder(target) != text:
+        _LOG.info("%s is one file: the tokenizer stays in %s", target, text)
     return report
 
 
@@ -136,6 +138,7 @@ def fold_lora(
         CheckpointError: not a checkpoint, one without adapters and factors, or adapters beside
             kernels that are pruned.
         FileExistsError: the folder holds a checkpoint already.
+        ValueError: an address of an object store.
     """
     import numpy as np
 
@@ -151,6 +154,8 @@ def fold_lora(
     from wafer.models.paths import named_leaves
     from wafer.session.hints import next_lines, typed
 
+    for path in (input, output):
+        require_local(os.fspath(path))
     text_folder(input)  # refuses links before anything is written
     require_outside(output, input)
     stored, record = load_params(input)

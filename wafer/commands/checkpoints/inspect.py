@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         help="a checkpoint, a model_dir (all of its checkpoints), or what has a manifest",
     )
-    verify.set_defaults(run=_verify)
+    verify.set_defaults(run=_verify, addresses=("folder",))
     manifest = verbs.add_parser("manifest", help="write checksums beside weights that have none")
     manifest.add_argument("path", help="a Hugging Face folder, a .mdl file, or a checkpoint")
     manifest.set_defaults(run=_manifest)
@@ -31,24 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.set_defaults(run=_init)
     info = verbs.add_parser("info", help="size, time and step of a checkpoint or a .mdl file")
     info.add_argument("path")
-    info.set_defaults(run=_info)
+    info.set_defaults(run=_info, addresses=("path",))
     delete = verbs.add_parser("delete", help="remove a checkpoint or a .mdl file")
     delete.add_argument("path")
-    delete.set_defaults(run=_delete)
+    delete.set_defaults(run=_delete, addresses=("path",))
     for name, change in (("copy", _copy), ("move", shutil.move)):
         verb = verbs.add_parser(name, help=f"{name} a checkpoint or a .mdl file")
         verb.add_argument("source")
         verb.add_argument("target", help="a new path; with / at its end, the folder to put it in")
-        verb.set_defaults(run=_transfer, change=change)
+        verb.set_defaults(run=_transfer, change=change, addresses=("source", "target"))
 
 
 def _verify(args: argparse.Namespace) -> int:
     from wafer.models.checkpoint.layout import is_checkpoint
+    from wafer.models.checkpoint.stores import is_url, local_path
     from wafer.models.checkpoint.verify import checkpoints_in, verify
     from wafer.models.convert.manifest import manifest_of, verify_manifest
     from wafer.models.errors import CheckpointError
 
-    folder, damaged = pathlib.Path(args.folder), 0
+    folder, damaged = local_path(args.folder), 0
     alone = folder.is_file() or (folder / "config.json").is_file()  # no checksums of its own
     for path in [folder] if alone else checkpoints_in(folder):
         try:
@@ -64,7 +65,8 @@ def _verify(args: argparse.Namespace) -> int:
             sys.stderr.write(plain(f"{error}\n"))
             continue
         said = "sound" if report.checked else "readable (format 1 has no checksums)"
-        sys.stdout.write(f"{path}: {said}, {report.arrays} arrays, {report.size / 1e6:,.1f} MB\n")
+        where = args.folder if is_url(args.folder) else path
+        sys.stdout.write(f"{where}: {said}, {report.arrays} arrays, {report.size / 1e6:,.1f} MB\n")
     return damaged
 
 

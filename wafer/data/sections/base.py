@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from wafer.errors import ConfigError, Problem
+from wafer.models.files import require_local
 from wafer.models.sections import Bool, Section, parse
 
 
@@ -64,7 +65,7 @@ def _folders(value: Any) -> Any:
         raise ValueError("expected a folder or a list of folders")
     if not all(isinstance(f, str) and f for f in folders):
         raise ValueError("every folder must be text")
-    return tuple(folders)
+    return tuple(map(require_local, folders))
 
 
 Folders = Annotated[tuple[str, ...], BeforeValidator(_folders)]

@@ -62,15 +62,32 @@ def adapter(texts: TaskModel) -> Any:
     return WaferModel()
 
 
+def _in_repository() -> bool:
+    """Whether git finds a repository from the working directory."""
+    here = pathlib.Path.cwd()
+    return "GIT_DIR" in os.environ or any((x / ".git").exists() for x in (here, *here.parents))
+
+
 @contextlib.contextmanager
-def _unchanged() -> Iterator[None]:
-    """Restore the random state that the harness seeds; keep it from forking a process with JAX."""
+def _unchanged(evaluator: Any) -> Iterator[None]:
+    """Restore what the harness changes; keep it from forking a process with JAX.
+
+    Outside of a repository it does not call git, whose error would be shown; its record has None
+    for the commit then, as it has after that error.
+
+    Args:
+        evaluator: the harness's module.
+    """
     kept, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002 (the harness's)
     before = os.environ.get("DISABLE_MULTIPROC")
     os.environ["DISABLE_MULTIPROC"] = "1"
+    commit = evaluator.get_git_commit_hash
+    if not _in_repository():
+        evaluator.get_git_commit_hash = lambda: None
     try:
         yield
     finally:
+        evaluator.get_git_commit_hash = commit
         random.setstate(kept)
         np.random.set_state(numbers)  # noqa: NPY002
         if before is None:
@@ -91,7 +108,7 @@ def run_tasks(texts: TaskModel, tasks: HarnessTasks) -> dict[str, Any]:
         DataError: a task that the harness does not know.
         MissingPackageError: the harness is not installed.
     """
-    evaluate = optional("lm_eval.evaluator", WHY).simple_evaluate
+    evaluator = optional("lm_eval.evaluator", WHY)
     manager = optional("lm_eval.tasks", WHY).TaskManager(include_path=tasks.include_path)
     for name in tasks.tasks:
         if name not in manager.all_tasks and not pathlib.Path(name).is_file():
@@ -105,8 +122,8 @@ def run_tasks(texts: TaskModel, tasks: HarnessTasks) -> dict[str, Any]:
         keys["do_sample"] = True
     if tasks.max_tokens is not None:
         keys["max_gen_toks"] = tasks.max_tokens
-    with _unchanged():
-        return evaluate(
+    with _unchanged(evaluator):
+        return evaluator.simple_evaluate(
             model=adapter(texts),
             tasks=list(tasks.tasks),
             num_fewshot=tasks.num_fewshot,
