@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from helpers import fabrica, spmm
@@ -27,6 +27,7 @@ sys.path.append(str(Path(__file__).parent / "bench"))
 import harness
 
 MOST = 20_000_000  # cycles of one call
+Case = TypeVar("Case")
 STATED = 0.95  # share of the checking rows that are as near as sim.log says
 
 
@@ -221,24 +222,31 @@ def micro_rows(timing: str = "simulator") -> Iterator[Row]:
         yield Row("statements", case, published, cycles - nothing, scalar)
 
 
+def measured(
+    measure: Callable[[Path, Case], tuple[float, float]], folder: Path, case: Case
+) -> tuple[float, float]:
+    """Cycles and the scalar share; NaN for the cycles of a program that fails or is wrong."""
+    try:
+        return measure(folder, case)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return float("nan"), 1.0
+
+
 def fabrica_rows(folder: Path) -> Iterator[Row]:
     """Programs of FABRICA."""
     for case, published in fabrica.ROWS:
         params = ", ".join(f"{name} {value}" for name, value in case.params.items())
-        try:
-            ours = fabrica.measure(folder / "kernels", case)
-        except RuntimeError as error:
-            print(error, file=sys.stderr)
-            ours = float("nan"), 1.0
+        ours = measured(fabrica.measure, folder / "kernels", case)
         yield Row(f"FABRICA, {case.folder}", params, published, *ours)
 
 
 def example_rows(folder: Path) -> Iterator[Row]:
     """Programs of Cerebras/csl-examples, with FABRICA's figures."""
     for case, published in fabrica.SCRIPTS.items():
-        ours = fabrica.measure_script(folder / "benchmarks", case)
         name = f"{case[0]}, depth {case[3]}"
-        yield Row("FABRICA", name, published, ours, 1.0)
+        ours = measured(fabrica.measure_script, folder / "benchmarks", case)
+        yield Row("FABRICA", name, published, *ours)
 
 
 def per_iteration(
