@@ -35,6 +35,8 @@ _NULL_IS_ABSENT = re.compile(
     r".*(drop|_prob|token_i|jitter).*|rope_theta|vocab_size|seq_length|expansion_ratio|no_bias"
     r"|norm_type|max_window_layers"
 )
+# Whole numbers that are no sizes: ids of tokens, the first layer with a window.
+_MAY_BE_ZERO = re.compile(r".*token.*|max_window_layers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _unfit(key: str, value: Any, like: Any) -> str:
     kinds = (int, float) if number else (type(like),)
     if not isinstance(value, kinds) or isinstance(value, bool) is not isinstance(like, bool):
         return f"{key}: {value!r}, expected {'a number' if number else type(like).__name__}"
-    size = isinstance(like, int) and number and like > 0 and "token" not in key
+    size = isinstance(like, int) and number and like > 0 and not _MAY_BE_ZERO.fullmatch(key)
     return f"{key}: {value!r}, expected a positive number" if size and value <= 0 else ""
 
 

@@ -337,6 +337,18 @@ def test_values_beside_those_that_are_refused():
     assert (mpt.clip_qkv, mpt.softmax_scale) == (0.9, 0.21)
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_window_from_a_layer_of_qwen(kind, first):
+    """Layers from ``max_window_layers`` on, as in transformers' class; written and read again."""
+    window = {"use_sliding_window": True, "sliding_window": 4, "num_hidden_layers": 2}
+    cfg = _config(model_type=kind, **window, max_window_layers=first)
+    window = cfg.attention_sliding_window_length
+    assert window == (4 if first < 2 else None)
+    assert [window is not None and local for local in cfg.local_layers] == [first < 1, first < 2]
+    assert _config(**config_to_hf(cfg)) == cfg
+
+
 def test_qwen3_moe_has_its_window_in_all_layers():
     """Transformers' class takes ``max_window_layers`` from files and does not read it."""
     window = {"use_sliding_window": True, "sliding_window": 4, "num_hidden_layers": 2}
