@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +82,8 @@ class StageCost:
     activations: float  #: bytes of its input, for all tokens
     fresh: float  #: bytes of parameters whose update ends here
     products: float = 0.0  #: bytes of the results of its products with weights, for all tokens
+    kept: float = 0.0  #: of these, bytes that its backward pass is given
+    uses: int = 1  #: times that it uses its weights; each gives a gradient of their size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +135,8 @@ def costs(
         tied, scores = 2.0 * cfg.vocab_size * cfg.hidden_size, cfg.vocab_size
     attention = total - 2.0 * sum(kernels.values()) - tied  # what no kernel accounts for
     first = {name: i for i, s in reversed(list(enumerate(model.stages))) for name in s.params}
+    activations = bytes_each * tokens * getattr(cfg, "hidden_size", 1)
+    two_sided = getattr(cfg, "share_encoder_decoder_embedding", False)
     out = []
     for i, stage in enumerate(model.stages):
         flops = 2.0 * sum(kernels[name] for name in stage.params)
@@ -141,14 +145,18 @@ def costs(
         width = sum(widths[name] for name in stage.params)
         if i == len(model.stages) - 1:
             flops, width = flops + tied, width + scores
+        products = bytes_each * tokens * width
         out.append(
             StageCost(
                 name=stage.name,
                 weights=bytes_each * sum(sizes[name] for name in stage.params),
                 flops=flops * tokens,
-                activations=bytes_each * tokens * getattr(cfg, "hidden_size", 1),
+                activations=activations,
                 fresh=bytes_each * sum(sizes[n] for n in stage.params if first[n] == i),
-                products=bytes_each * tokens * width,
+                products=products,
+                # The last product of a layer is in the input of the next stage.
+                kept=max(products - activations, 0.0) if stage in layers else products,
+                uses=2 if two_sided and i == 0 else 1,
             )
         )
     return out
@@ -211,7 +219,7 @@ def predict(
     )
 
 
-def predict_sharded(
+def predict_sharded_seconds(
     stages: list[StageCost],
     machine: SystemRates,
     systems: int,
@@ -219,13 +227,10 @@ def predict_sharded(
     weights: float,
     moments: float,
     copied: float = 0.0,
-) -> tuple[float, float]:
-    """Predict a step of sharded state: (seconds, bytes on each system at the peak).
+) -> float:
+    """Predict the seconds of a step of sharded state.
 
     A stage waits for its weights twice and for the reduction of its gradients; nothing overlaps.
-    The peak is either where the backward pass begins: parts of weights and moments, the last
-    stage's weights and their gradient, inputs and products of all stages, the gradient of the last
-    products; or where it ends: all parts, the largest stage's weights and gradient, the inputs.
 
     Args:
         stages: from ``costs``.
@@ -246,16 +251,48 @@ def predict_sharded(
         seconds += max(work, 3 * moved / machine.memory) + 3 * hop
         if systems > 1:
             seconds += 3 * stored * stage.weights * copies / machine.reduce
-    # Of a stage: its weights, and their gradient.
-    whole = 2 * stored * (1 - copied) if systems > 1 else 0.0
-    inputs, products = (
-        sum(getattr(stage, name) for stage in stages) for name in ("activations", "products")
-    )
-    last = stages[-1]
-    begin = (weights + moments) * held + (inputs + products + last.products) / systems
-    end = (2 * weights + moments) * held + inputs / systems
-    largest = max(stage.weights for stage in stages)
-    return seconds, max(begin + whole * last.weights, end + whole * largest)
+    return seconds
+
+
+def predict_sharded_bytes(
+    stages: list[StageCost],
+    systems: int,
+    *,
+    weights: float,
+    moments: float,
+    copied: float = 0.0,
+    transposed: Sequence[float] = (),
+    accumulates: bool = False,
+) -> float:
+    """Predict the bytes on each system at the peak of a step of sharded state.
+
+    The peak is in the backward pass of a stage. There are parts of weights, moments, and gradients
+    from the last stage to this one; the stage's weights and their gradients; inputs and products of
+    the stages up to it, and the gradient of its own. What a stage computes between its products is
+    not counted, and XLA may free some of it earlier: ``tests/bench/sharded.py`` compares.
+
+    Args:
+        stages: from ``costs``, for the tokens of a micro-batch of all systems.
+        systems: N; each takes T / N tokens.
+        weights: bytes of the weights as they are stored; gradients have as many.
+        moments: bytes of the optimizer state.
+        copied: share of both that every system holds whole, since N divides no axis of it.
+        transposed: stage by stage, bytes of the weights that are split along another axis than
+            their first: what is put together is transposed.
+        accumulates: whether gradients are added up over micro-batches.
+    """
+    held = copied + (1 - copied) / systems
+    stored = weights / sum(stage.fresh for stage in stages)  # bytes that are stored per byte
+    gathered = stored * (1 - copied) if systems > 1 else 0.0
+    peak, parts = 0.0, (1 + accumulates) * weights + moments
+    kept = sum(stage.activations + stage.kept for stage in stages)
+    extra = [*transposed] or [0.0] * len(stages)
+    for stage, copy in reversed([*zip(stages, extra, strict=True)]):
+        parts += stored * stage.fresh
+        whole = gathered * (1 + stage.uses) * stage.weights + copy
+        peak = max(peak, parts * held + (kept + stage.products) / systems + whole)
+        kept -= stage.activations + stage.kept
+    return peak
 
 
 def _best(fn: Callable[[], object], repeats: int = 3) -> float:

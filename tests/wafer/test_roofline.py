@@ -17,7 +17,8 @@ from wafer.roofline import (
     costs,
     measure_host,
     predict,
-    predict_sharded,
+    predict_sharded_bytes,
+    predict_sharded_seconds,
 )
 
 UNIT = SystemRates(
@@ -45,27 +46,44 @@ def test_two_stages_by_hand():
     assert two.streamed == 2 * 8 + 8 + 4 + 4
 
 
-def test_a_sharded_step_of_two_stages_by_hand():
-    """Stored at twice the bytes that travel; gathers twice, one reduction, hops of 0.5 each."""
-    stages = [
-        StageCost(name="A", weights=8, flops=60, activations=2, fresh=8, products=6),
-        StageCost(name="B", weights=4, flops=20, activations=2, fresh=4, products=2),
-    ]
-    sizes = {"weights": 24, "moments": 48}
-    seconds, memory = predict_sharded(stages, UNIT, 2, **sizes)
+SHARDED = [
+    StageCost(name="A", weights=8, flops=60, activations=2, fresh=8, products=6, kept=4),
+    StageCost(name="B", weights=4, flops=20, activations=2, fresh=4, products=2, kept=2),
+]
+STORED = {"weights": 24, "moments": 48}  # twice the bytes that travel
+
+
+def test_the_time_of_a_sharded_step_of_two_stages_by_hand():
+    """Gathers twice, one reduction, hops of 0.5 each."""
     # A: work 3 * 3, traffic 3 * 2 * 8 / 4, 3 hops; B: 3, 3 * 2 * 4 / 4, 3 hops.
+    seconds = predict_sharded_seconds(SHARDED, UNIT, 2, **STORED)
     assert seconds == pytest.approx((9 + 12 + 1.5) + (3 + 6 + 1.5))
-    # The end: 96 / 2 of state, 2 * 16 of A, 4 / 2 of inputs; the beginning: 36 + 2 * 8 + 14 / 2.
-    assert memory == 48 + 32 + 2
-    alone, whole = predict_sharded(stages, UNIT, 1, **sizes)
-    assert (alone, whole) == (pytest.approx(18 + 6), 96 + 4)
-    # Half of the state is copied: each system holds 3 / 4 of it.
-    assert predict_sharded(stages, UNIT, 2, **sizes, copied=0.5)[1] == 96 * 3 / 4 + 16 + 2
+    assert predict_sharded_seconds(SHARDED, UNIT, 1, **STORED) == pytest.approx(18 + 6)
+
+
+TWICE = [dataclasses.replace(SHARDED[0], uses=2), SHARDED[1]]
+
+
+@pytest.mark.parametrize(
+    ("stages", "systems", "options", "peak"),
+    [
+        # A, last: (72 + 24) / 2 of parts, 2 * 16 of A, 2 + 4 kept and 6 of gradients in 2 shares.
+        (SHARDED, 2, {}, 48 + 32 + (6 + 6) / 2),
+        # B: (72 + 8) / 2 of parts, 2 * 8 and a copy, 10 kept and 2 of gradients.
+        (SHARDED, 2, {"transposed": [0, 40]}, 40 + 16 + 40 + (10 + 2) / 2),
+        (SHARDED, 1, {}, 96 + 12),
+        (SHARDED, 2, {"copied": 0.5}, 96 * 3 / 4 + 16 + 6),
+        (SHARDED, 2, {"accumulates": True}, 60 + 32 + 6),
+        (TWICE, 2, {}, 48 + 48 + 6),
+    ],
+)
+def test_the_memory_of_a_sharded_step_of_two_stages_by_hand(stages, systems, options, peak):
+    assert predict_sharded_bytes(stages, systems, **STORED, **options) == peak
 
 
 def test_a_number_that_divides_no_axis_saves_no_memory():
     """The engine copies such arrays, so that the plan must."""
-    wide = {"hidden_size": 64, "filter_size": 128, "vocab_size": 64}
+    wide = {"hidden_size": 64, "filter_size": 128, "vocab_size": 64, "num_hidden_layers": 4}
     file = config(model=wide, train_input={"vocab_size": 64, "max_sequence_length": 4})
     parts = {p.systems: p.sharded_memory for p in plan(file, num_csx=(1, 3, 4)).predictions}
     assert parts[4] < 0.7 * parts[1]

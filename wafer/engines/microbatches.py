@@ -34,14 +34,19 @@ def num_micro_batches(items: PyTree) -> int:
 def scan_micro_batches(
     micro: Callable[[PyTree], tuple[PyTree, PyTree]], items: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop."""
-    total, first = micro(local_shard(items))
+    """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop.
+
+    Several are one loop from zeros on: XLA would compute one outside of it beside the first inside,
+    and keep the arrays of both.
+    """
     if num_micro_batches(items) == 1:
+        total, first = micro(local_shard(items))
         return total, add_axis(first)
 
     def body(total: PyTree, item: PyTree) -> tuple[PyTree, PyTree]:
         addend, stacked = micro(item)
         return jax.tree.map(jnp.add, total, addend), stacked
 
-    total, rest = jax.lax.scan(body, total, jax.tree.map(lambda x: x[1:], items))
-    return total, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+    shapes, _ = jax.eval_shape(micro, local_shard(items))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(body, zeros, items)

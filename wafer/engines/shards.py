@@ -64,6 +64,12 @@ def copied_bytes(tree: PyTree, parts: int) -> tuple[int, int]:
     return sum(map(size, leaves)), sum(map(size, copied))
 
 
+def transposed_bytes(tree: PyTree, parts: int) -> int:
+    """Return the bytes of the arrays that are split along another axis than their first."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if split_axis(leaf, parts) > 0]
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
 def unsplit(tree: PyTree, parts: int) -> list[str]:
     """Name the arrays that every system holds whole although they are not small."""
     whole = lambda leaf: math.prod(leaf.shape) >= _LEAST and split_axis(leaf, parts) == COPIED
@@ -109,10 +115,10 @@ def _gathered(
 
     @jax.custom_vjp
     def run(params: PyTree, carry: PyTree, rest: PyTree) -> PyTree:
-        return compute(_after(carry, params), carry, rest)
+        return compute(_after(_inputs(carry, rest), params), carry, rest)
 
     def forward(params: PyTree, carry: PyTree, rest: PyTree) -> tuple[PyTree, PyTree]:
-        after, kept = residuals.run(compute, _after(carry, params), carry, rest)
+        after, kept = residuals.run(compute, _after(_inputs(carry, rest), params), carry, rest)
         return after, (params, carry, rest, kept)
 
     def backward(saved: PyTree, cotangent: PyTree) -> tuple[PyTree, PyTree, None]:
@@ -128,17 +134,20 @@ def _gathered(
     return run(params, carry, (batch, key))
 
 
-def _after(computed: PyTree, params: PyTree) -> PyTree:
-    """Make parts wait for an array, by a condition on it that never holds.
+def _inputs(carry: PyTree, rest: tuple[Batch, DropKey]) -> list[Array]:
+    """List what a stage's weights wait for: float arrays of its carry, else arrays of the batch."""
+    return residuals.split(carry)[0] or jax.tree.leaves(rest[0])
 
-    XLA would gather the weights of all layers before the first one, or keep them from the forward
-    pass to the backward pass; it removes ``optimization_barrier`` on a CPU before it looks.
+
+def _after(computed: list[Array], params: PyTree) -> PyTree:
+    """Make parts wait for arrays, by a condition on all of them that never holds.
+
+    XLA would gather the weights of all layers before the first one, or before the loop over
+    micro-batches, or keep them from the forward pass to the backward pass; it removes
+    ``optimization_barrier`` on a CPU before it looks.
     """
-    first, *_ = [*residuals.split(computed)[0], None]
-    if first is None:
-        return params
-    one = first[(0,) * first.ndim]
-    never = (one < 0) & (one > 0)
+    ones = [leaf[(0,) * leaf.ndim] for leaf in computed]
+    never = functools.reduce(jnp.logical_or, [(one < 0) & (one > 0) for one in ones])
     wait = lambda part: jnp.where(never, jnp.zeros((), part.dtype), part)
     return _map_shards(lambda node: ShardedArray(wait(node.part), node.axis), params)
 

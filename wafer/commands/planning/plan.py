@@ -130,16 +130,27 @@ def _length(experiment: "Experiment") -> int:
 
 
 def _predict(experiment: "Experiment", machine: "SystemRates", systems: int) -> "Prediction":
-    from wafer.engines.shards import copied_bytes
-    from wafer.roofline import costs, predict, predict_sharded
+    import numpy as np
 
+    from wafer.engines.shards import copied_bytes, transposed_bytes
+    from wafer.roofline import costs, predict, predict_sharded_bytes, predict_sharded_seconds
+
+    model, shapes, step = experiment.model, experiment.shapes, experiment.batch("train")
     length, (weights, moments) = _length(experiment), experiment.state_bytes()
     tokens = experiment.section("train").batch_size * length * systems
     each = 4 if machine.shared else 2  # what travels: float32 on a host, 16 bit there
-    stages = costs(experiment.model, experiment.shapes, tokens, length, bytes_each=each)
+    stages = costs(model, shapes, tokens, length, bytes_each=each)
     ratio = moments / max(weights, 1)
     streamed = predict(stages, machine, systems, state_ratio=ratio, recompute=True)
-    total, copied = copied_bytes(experiment.shapes, systems)
+    total, copied = copied_bytes(shapes, systems)
     sizes = {"weights": weights, "moments": moments, "copied": copied / max(total, 1)}
-    seconds, memory = predict_sharded(stages, machine, systems, **sizes)
+    seconds = predict_sharded_seconds(stages, machine, systems, **sizes)
+    width = np.dtype(getattr(model.config, "dtype", "float32")).itemsize  # of an activation
+    memory = predict_sharded_bytes(
+        costs(model, shapes, step.rows * length * systems, length, bytes_each=width),
+        systems,
+        **sizes,
+        transposed=[transposed_bytes([shapes[x] for x in s.params], systems) for s in model.stages],
+        accumulates=step.micro_batches > 1,
+    )
     return dataclasses.replace(streamed, sharded_seconds=seconds, sharded_memory=memory)
