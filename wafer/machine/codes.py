@@ -233,18 +233,19 @@ NO_POSITION = 5  # of a switch
 NO_SWITCH = NO_POSITION << 8 | NO_POSITION << 4 | NO_POSITION
 
 
-def switch_position(sides: Mapping[str, int]) -> int:
+def switch_position(sides: Mapping[str, int], *, both: bool) -> int:
     """Return position 1 as the switch register has it; each further one is 4 bits higher.
 
-    Bits 0 to 2 are a port, bit 3 tells whether words enter by it. Bits 16 to 18 belong to a
-    position that changes both sides (WSE-3): 1 + the port by which words leave, 6 for none.
+    Bits 0 to 2 are a port, bit 3 tells whether words enter by it. Bits 16 to 18 (WSE-3) are 1 + the
+    port by which words leave, 6 for none; they count where words enter by the first port.
 
     Args:
         sides: that it changes, "rx", "tx" or both: mask of one port, of "tx" beside "rx" also 0.
+        both: whether a position may change both sides (WSE-3).
     """
     own = "rx" if "rx" in sides else "tx"
     code = (own == "rx") << 3 | sides[own].bit_length() - 1
-    return code | (sides["tx"].bit_length() or 6) << 16 if len(sides) == 2 else code
+    return code | (sides["tx"].bit_length() or 6) << 16 if both and "tx" in sides else code
 
 
 def ports_at_any_position(color: ArrayLike, switch: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -135,7 +135,7 @@ def registers_of(positions: Sequence[Sides], *, both: bool = False) -> tuple[int
                     f" {'inputs' if name == 'rx' else 'outputs'}, and a switch position changes to"
                     " one side"
                 )
-        code = switch_position(changed)
+        code = switch_position(changed, both=both)
         switch ^= (NO_POSITION ^ code) << 4 * number
     inputs, outputs = positions[0]
     return outputs | inputs << len(Route), switch

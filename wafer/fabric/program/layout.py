@@ -286,7 +286,7 @@ class Layout:
         for mask in masks.values():
             if mask.bit_count() != 1:
                 raise RouteError(f"{location} names {mask.bit_count()} ports; it has one a side")
-        return switch_position(masks)
+        return switch_position(masks, both=self.spec.switch_both_sides)
 
     def _color_of(self, color: int) -> RoutedColor:
         if color not in self._colors:

@@ -102,7 +102,8 @@ def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
         masks = {name: _sides(ev, side, at) for name, side in given.left.items()}
     if invalid:
         return NO_POSITION
-    if masks.keys() == {"rx", "tx"} and not ARCHITECTURES[ev.unit.arch].switch_both_sides:
+    both = ARCHITECTURES[ev.unit.arch].switch_both_sides
+    if masks.keys() == {"rx", "tx"} and not both:
         ev.fail(
             at,
             f".{position} changes both .rx and .tx, and WSE-2's switch register has room for one",
@@ -113,7 +114,7 @@ def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
     for name, mask in masks.items():
         if mask.bit_count() != 1 and (mask or name == "rx" or len(masks) == 1):
             ev.fail(at, f".{position} names one direction, found {mask.bit_count()}")
-    return switch_position(masks)
+    return switch_position(masks, both=both)
 
 
 def _switches(ev: Evaluator, given: Fields, at: Position) -> tuple[int, int]:
