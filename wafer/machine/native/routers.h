@@ -218,7 +218,7 @@ inline void depart(Wafer& w, int from, int to, Worker* worker) {
   for (int cell = from * w.width; cell < to * w.width; ++cell) {
     if ((is_own(*worker, cell) ? int(w.visit[cell]) : w.visit[cell].load_relaxed()) != 1) continue;
     int used = 0;
-    // Inlined: calls take a tenth longer.
+    // Inlined: a call takes a PE 5 % longer where words pass.
     each(w.live[cell], [&](int slot) __attribute__((always_inline)) {
       Lane& lane = w.at(cell, slot);
       if (lane.router[0]) depart_lane(w, cell, slot, lane, &used, worker);
