@@ -22,34 +22,9 @@ inline int place(int64_t base, int64_t offset) {
 
 inline bool in_registers(int64_t address) { return address >= 0xFE40 && address < 0xFEE8; }
 
-// Whether others see what an instruction does, so that it has to be done in time.
-inline bool visible(const Core& core, const Instruction& i) {
-  switch (i.op) {
-    case Op::kActivate: case Op::kBlock: case Op::kUnblock: case Op::kLoadDsr: case Op::kDsrBase:
-    case Op::kOperate: case Op::kReceive: case Op::kSend: case Op::kConfigGet:
-    case Op::kConfigSet: case Op::kIntrinsic: case Op::kFault: case Op::kWait: return true;
-    case Op::kReturn: return core.depth == 0;
-    case Op::kLoad: return in_registers(place(reg(core, i.b), i.c));
-    case Op::kStore: return in_registers(place(reg(core, i.a), i.c));
-    default: return false;
-  }
-}
-
 // Whether some bytes may be among those that microthreads read and write.
 inline bool is_shared(const Core& core, int address, int bytes) {
   return address < core.shared_end && address + bytes > core.shared_begin;
-}
-
-// Whether an instruction has yet to be paid for because its order among microthreads' steps matters.
-[[gnu::noinline]] inline bool meets_microthreads(const Core& core, const Instruction& i) {
-  switch (i.op) {
-    case Op::kLoad: return is_shared(core, place(reg(core, i.b), i.c), bytes_of(Type(i.type)));
-    case Op::kStore: return is_shared(core, place(reg(core, i.a), i.c), bytes_of(Type(i.type)));
-    case Op::kMove:
-      return is_shared(core, place(reg(core, i.a), 0), i.c) ||
-             is_shared(core, place(reg(core, i.b), 0), i.c);
-    default: return i.op == Op::kDsrGet;  // the end of an operation may change it
-  }
 }
 
 inline size_t frame_of(const Wafer& w, const Core& core, int depth) {
@@ -146,7 +121,8 @@ inline bool send_one(Wafer& w, Core& core, const Instruction& i, Worker* worker)
   if (!row.sends || row.queue < 0) return fault(core, kWrongOperand, core.pc, 0, worker), false;
   if (core.full >> row.queue & 1) return false;
   const int64_t mask = bytes_of(Type(i.type)) < 4 ? 0xFFFF : 0xFFFFFFFF;
-  send(w, core, outgoing(w, core, row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
+  const int flags = header(w, row) | (row.advances ? kAdvance : 0);
+  send(w, core, outgoing(core, row, uint32_t(reg(core, i.b) & mask), flags), worker);
   return true;
 }
 
@@ -185,32 +161,43 @@ inline void intrinsic(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
   }
 }
 
+// A task that runs ahead of the clock: what changes with each instruction, kept in registers.
+struct Ahead {
+  int pc;
+  int64_t* registers;  // of its function
+  int64_t debt;        // cycles charged and not yet waited out
+};
+
 // What a jump with a condition costs more if it is taken; a loop's last round costs less.
-inline void jump(Core& core, const Instruction& i, Worker* worker) {
-  if (!i.type) return;
-  const int64_t cycles = std::max<int64_t>(i.type, -core.debt);
-  core.debt += cycles, worker->work[core.program][core.pc].cycles += cycles;
+inline void jump(const Instruction& i, Ahead* task, Work* work) {
+  const int64_t cycles = std::max<int64_t>(i.type, -task->debt);
+  task->debt += cycles, work->cycles += cycles;
 }
 
 // Where nothing is owed, the charge of a jump may have been cut: no path has that, and one begins.
-inline void record_branch(Wafer& w, const Core& core, const Instruction& i, int64_t cycle, OpenState* open,
-                          bool taken, int next) {
-  if (taken && i.type < 0 && !core.debt) w.recorder->state(core.cell, cycle, kComputes, next, 1);
-  else w.recorder->jump(open, cycle + core.debt, taken, next);
+inline void record_branch(Wafer& w, const Core& core, const Instruction& i, int64_t cycle, int64_t debt,
+                          OpenState* open, bool taken, int next) {
+  if (taken && i.type < 0 && !debt) w.recorder->state(core.cell, cycle, kComputes, next, 1);
+  else w.recorder->jump(open, cycle + debt, taken, next);
 }
 
-// An instruction that only this task sees; false after a fault. open: the path that is recorded, or none.
-[[gnu::always_inline]] inline bool compute(Wafer& w, Core& core, const Instruction& i, int64_t cycle,
-                                           OpenState* open, Worker* worker) {
+enum class Outcome { kDone, kInTime, kFault };
+
+// An instruction that only this task sees. Any other, and one whose order among microthreads' steps
+// matters while cycles are owed, has to be done in time. open: the path that is recorded, or none.
+[[gnu::always_inline]] inline Outcome compute(Wafer& w, Core& core, const Instruction& i, int64_t cycle,
+                                              Ahead* task, OpenState* open, Work* work, Worker* worker) {
   const Type type = Type(i.type);
-  const auto r = [&](int k) -> int64_t& { return reg(core, k); };
-  int next = core.pc + 1;
+  const auto r = [&](int k) -> int64_t& { return task->registers[k]; };
+  const auto failed = [&](int kind, int64_t detail) {
+    return fault(core, kind, task->pc, detail, worker), Outcome::kFault;
+  };
+  int next = task->pc + 1;
   switch (i.op) {
     case Op::kConst: r(i.a) = int64_t(uint64_t(uint32_t(i.c)) << 32 | uint32_t(i.b)); break;
     case Op::kCopy: r(i.a) = r(i.b); break;
     case Op::kDiv: case Op::kRem:
-      if (r(i.c) == 0 && !is_float(type))
-        return fault(core, kDivision, core.pc, 0, worker), false;
+      if (r(i.c) == 0 && !is_float(type)) return failed(kDivision, 0);
       [[fallthrough]];
     case Op::kAdd: case Op::kSub: case Op::kMul: case Op::kAnd: case Op::kOr: case Op::kXor:
     case Op::kShl: case Op::kShr: {
@@ -218,7 +205,7 @@ inline void record_branch(Wafer& w, const Core& core, const Instruction& i, int6
       r(i.a) = arithmetic(i.op, type, x, y, w.costs.half);
       if (core.exceptions == 0xFFFF || !is_float(type) || i.op > Op::kDiv) break;
       const int bits = raised(i.op, type, x, y, r(i.a), w.costs.half) & ~core.exceptions;
-      if (bits) return fault(core, kException, core.pc, bits, worker), false;
+      if (bits) return failed(kException, bits);
       break;
     }
     case Op::kNeg: r(i.a) = negated(type, r(i.b)); break;
@@ -230,54 +217,57 @@ inline void record_branch(Wafer& w, const Core& core, const Instruction& i, int6
     case Op::kLoad: case Op::kStore: {
       const bool stores = i.op == Op::kStore;
       const int where = place(r(stores ? i.a : i.b), i.c);
+      if (in_registers(where) || (task->debt > 0 && is_shared(core, where, bytes_of(type))))
+        return Outcome::kInTime;
       uint8_t* const bytes = locate(core, where, bytes_of(type), stores);
-      if (!bytes) return fault(core, kOutsideMemory, core.pc, where, worker), false;
+      if (!bytes) return failed(kOutsideMemory, where);
       if (stores) {
-        std::memcpy(bytes, &r(i.b), size_t(bytes_of(type)));
+        copy(bytes, &r(i.b), bytes_of(type));
       } else {
         int64_t value = 0;
-        std::memcpy(&value, bytes, size_t(bytes_of(type)));
+        copy(&value, bytes, bytes_of(type));
         r(i.a) = wrapped(type, value);
       }
       break;
     }
     case Op::kMove: {
       const int to = int(r(i.a) & 0xFFFF), from = int(r(i.b) & 0xFFFF);
+      if (task->debt > 0 && (is_shared(core, to, i.c) || is_shared(core, from, i.c)))
+        return Outcome::kInTime;
       uint8_t* const target = locate(core, to, i.c, true);
       const uint8_t* const source = locate(core, from, i.c, false);
-      if (!target || !source)
-        return fault(core, kOutsideMemory, core.pc, target ? from : to, worker), false;
+      if (!target || !source) return failed(kOutsideMemory, target ? from : to);
       std::memmove(target, source, size_t(i.c));
       break;
     }
     case Op::kJump:
       next = i.a;
-      if (open) w.recorder->jump(open, cycle + core.debt, true, next);
+      if (open) w.recorder->jump(open, cycle + task->debt, true, next);
       break;
     case Op::kJumpIf:
-      if (r(i.b)) next = i.a, jump(core, i, worker);
-      if (open) record_branch(w, core, i, cycle, open, r(i.b), next);
+      if (r(i.b)) next = i.a, jump(i, task, work);
+      if (open) record_branch(w, core, i, cycle, task->debt, open, r(i.b), next);
       break;
     case Op::kJumpUnless:
-      if (!r(i.b)) next = i.a, jump(core, i, worker);
-      if (open) record_branch(w, core, i, cycle, open, !r(i.b), next);
+      if (!r(i.b)) next = i.a, jump(i, task, work);
+      if (open) record_branch(w, core, i, cycle, task->debt, open, !r(i.b), next);
       break;
     case Op::kCall: case Op::kCallAt: {
       const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
       if (core.depth == kDeepestCall || core.base + i.b > program(core).frame)
-        return fault(core, kTooDeep, core.pc, 0, worker), false;
-      if (to < 0 || to >= int64_t(program(core).code.size()))
-        return fault(core, kBadCode, core.pc, to, worker), false;
+        return failed(kTooDeep, 0);
+      if (to < 0 || to >= int64_t(program(core).code.size())) return failed(kBadCode, to);
       w.frames[frame_of(w, core, core.depth++)] = {next, core.base};
-      core.base += i.b, next = int(to);
+      core.base += i.b, task->registers += i.b, next = int(to);
       if (open && i.op == Op::kCall) ++open->calls;
-      else if (open) w.recorder->state(core.cell, cycle + core.debt, kComputes, next, 1);
+      else if (open) w.recorder->state(core.cell, cycle + task->debt, kComputes, next, 1);
       break;
     }
     case Op::kReturn: {
+      if (core.depth == 0) return Outcome::kInTime;
       const Frame& frame = w.frames[frame_of(w, core, --core.depth)];
-      next = frame.pc, core.base = frame.base;
-      if (open && --open->calls < 0) w.recorder->state(core.cell, cycle + core.debt, kComputes, next, 1);
+      next = frame.pc, core.base = frame.base, task->registers = &reg(core, 0);
+      if (open && --open->calls < 0) w.recorder->state(core.cell, cycle + task->debt, kComputes, next, 1);
       break;
     }
     case Op::kDsdSet: {
@@ -289,20 +279,26 @@ inline void record_branch(Wafer& w, const Core& core, const Instruction& i, int6
     case Op::kDsdGet:
       r(i.a) = i.type == 2 ? int16_t(field(uint64_t(r(i.b)), 2)) : field(uint64_t(r(i.b)), i.type);
       break;
-    case Op::kDsrGet: r(i.a) = int64_t(dsr(core, i.type, i.b).value); break;
+    case Op::kDsrGet:  // the end of an operation may change it
+      if (task->debt > 0 && core.threads) return Outcome::kInTime;
+      r(i.a) = int64_t(dsr(core, i.type, i.b).value);
+      break;
     case Op::kElement: {
       const uint64_t d = uint64_t(r(i.b));
       const int64_t step = int16_t(field(d, 2)) * bytes_of(type);
       r(i.a) = place(field(d, 0), int64_t(uint64_t(r(i.c)) * uint64_t(step)));
       break;
     }
-    default: return fault(core, kBadCode, core.pc, int64_t(i.op), worker), false;
+    case Op::kActivate: case Op::kBlock: case Op::kUnblock: case Op::kLoadDsr: case Op::kDsrBase:
+    case Op::kOperate: case Op::kReceive: case Op::kSend: case Op::kConfigGet: case Op::kConfigSet:
+    case Op::kIntrinsic: case Op::kFault: case Op::kWait: return Outcome::kInTime;
+    default: return failed(kBadCode, int64_t(i.op));
   }
-  core.pc = next;
-  return true;
+  task->pc = next;
+  return Outcome::kDone;
 }
 
-// A visible instruction, in its cycle; whether the task goes on at once.
+// An instruction that others see, in its cycle; whether the task goes on at once.
 inline bool act(Wafer& w, Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
   const auto r = [&](int k) -> int64_t& { return reg(core, k); };
   const int pc = core.pc;

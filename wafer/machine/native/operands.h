@@ -244,6 +244,16 @@ inline int address(const Core& core, const Stream& s, uint32_t k, int offset) {
   return int(at & 0xFFFF);
 }
 
+// Copies a number of 1, 2, 4 or 8 bytes; a size that compilers do not know would be a call.
+inline void copy(void* to, const void* from, int bytes) {
+  switch (bytes) {
+    case 1: std::memcpy(to, from, 1); break;
+    case 2: std::memcpy(to, from, 2); break;
+    case 4: std::memcpy(to, from, 4); break;
+    default: std::memcpy(to, from, 8);
+  }
+}
+
 // An element of 2 or 4 bytes.
 inline uint32_t get(const uint8_t* bytes, uint8_t width) {
   uint32_t value = 0;

@@ -93,9 +93,7 @@ inline bool transforms(const Core& core, const Stream& s) {
 
 // The word of a color that an operation reads.
 inline uint32_t taken(Core& core, const Stream& s) {
-  const Lane& lane = core.lanes[s.step];
-  uint32_t word = lane.front();
-  if (transforms(core, s)) word = (word & ~kRelayed) | (lane.front_is_control() ? kRelayed : 0);
+  const uint32_t word = core.lanes[s.step].front();
   take(core, s.step);
   return word & mask(s);
 }
@@ -107,7 +105,8 @@ inline void send_element(Wafer& w, Core& core, const Operation& o, uint32_t k, u
     const int index = o.index + (row.indexed >= 0 ? row.indexed + int(k) : 0);
     value = (value & 0xFFFF) | uint32_t(index) << 16;
   }
-  send(w, core, outgoing(w, core, row, value, row.advances && k + 1 == o.length), worker);
+  const int header = o.dest.base | (k + 1 == o.length && row.advances ? kAdvance : 0);
+  send(w, core, o.plain ? Wavelet(value, header) : outgoing(core, row, value, header), worker);
 }
 
 inline bool read(Core& core, Operation& o, int j, uint32_t k, int offset, uint32_t* value,
@@ -116,7 +115,12 @@ inline bool read(Core& core, Operation& o, int j, uint32_t k, int offset, uint32
   switch (s.kind) {
     case Operand::kNone: return true;
     case Operand::kScalar: *value = uint32_t(s.base); return true;
-    case Operand::kFabric: *value = taken(core, s); return true;
+    case Operand::kFabric: {
+      const uint32_t relayed = core.lanes[s.step].front_is_control() ? kRelayed : 0;
+      *value = taken(core, s);
+      if (transforms(core, s)) *value = ((*value & ~kRelayed) | relayed) & mask(s);
+      return true;
+    }
     case Operand::kFifo: *value = pop_fifo(core, s); return true;
     default: break;
   }
@@ -157,6 +161,7 @@ inline void finish(Wafer& w, Core& core, int thread, bool by_length, Worker* wor
   if (w.recorder) record_operation(w, core, thread, w.recorder->cycle() + (o.length > 0), true);
   for (const Effect& effect : o.effects) apply(core, effect);
   core.threads &= uint16_t(~(1 << thread));
+  if (!core.threads) core.shared_begin = kAddresses, core.shared_end = 0;
   if (thread != kMainThread) return;
   core.main = Main::kRunning;
   const int result = program(core).code[o.pc].c;
@@ -256,12 +261,13 @@ inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* w
   }
   const int64_t end = std::min<int64_t>(o.length, int64_t(o.done) + most);
   const int half = w.costs.half;
+  const DsdOp op = o.op;
+  uint32_t carry = o.carry;
   for (int64_t k = o.done; k < end; ++k) {
-    const uint32_t value =
-        element(o.op, rows[1].load(k), rows[2].load(k), rows[3].load(k), &o.carry, half);
+    const uint32_t value = element(op, rows[1].load(k), rows[2].load(k), rows[3].load(k), &carry, half);
     put(rows[0].at + k * rows[0].step, rows[0].width, value);
   }
-  o.done = uint32_t(end);
+  o.done = uint32_t(end), o.carry = carry;
   if (o.done == o.length) finish(w, core, thread, true, worker);
 }
 
@@ -293,10 +299,11 @@ constexpr uint8_t kRanks[7] = {0, 4, 8, 2, 5, 6, 9};
 // that need this cycle take part, and are a cycle later if a microthread goes first.
 [[gnu::always_inline]] inline bool step_operations(Wafer& w, Core& core, Worker* worker) {
   int best = -1, rank = core.busy ? kRanks[program(core).level] : -1;
+  const uint32_t queued = core.queued;
+  const int full = core.full;
   each(core.threads & ~(core.blocked[int(Gate::kThread)] & kMicrothreads), [&](int thread) {
     const Wait& wait = core.waits[thread];
-    const bool lacks = wait.needs & ~core.queued || wait.fills & core.full;
-    if (lacks || wait.rank <= rank) return;
+    if ((wait.needs & ~queued) | uint32_t(wait.fills & full) || wait.rank <= rank) return;
     if (core.with_fifos >> thread & 1 && lacks_fifo(core, thread)) return;
     best = thread, rank = wait.rank;
   });
@@ -348,13 +355,11 @@ inline std::pair<int64_t, int64_t> extent(const Core& core, const Stream& s, int
 
 // Notes the bytes that a microthread's operation reads and writes, besides those of others.
 inline void share(Core& core, const Operation& o) {
-  constexpr int kAll = 1 << 16;
-  if (!core.threads) core.shared_begin = kAll, core.shared_end = 0;
   for (const Stream* s : {&o.dest, &o.src0, &o.src1, &o.scalar}) {
     if (s->kind != Operand::kMemory && s->kind != Operand::kShaped && s->kind != Operand::kPointer &&
         s->kind != Operand::kFifo) continue;
     auto [first, end] = extent(core, *s, o.length);
-    if (s->indexed || first < 0 || end > kAll) first = 0, end = kAll;
+    if (s->indexed || first < 0 || end > kAddresses) first = 0, end = kAddresses;
     core.shared_begin = std::min(core.shared_begin, int32_t(first));
     core.shared_end = std::max(core.shared_end, int32_t(end));
   }
@@ -415,7 +420,10 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   for (const Stream* s : {&o.src0, &o.src1})
     o.indexed |= s->kind == Operand::kFabric && s->width == 2;
   o.indexed &= o.dest.indexed || o.src0.indexed || o.src1.indexed;
-  if (o.dest.kind == Operand::kFabric) o.clears = uint8_t(p.fabrics[o.dest.row].clears);
+  if (o.dest.kind == Operand::kFabric) {
+    const FabricRow& fabric = p.fabrics[o.dest.row];
+    o.clears = uint8_t(fabric.clears), o.dest.base = header(w, fabric);
+  }
   o.wide = uint8_t(elements_per_step(w, core, o));
   o.turns = uint16_t(cycles_per_step(w, core, o) * pace(w, o, issue.fabric));
   o.row = row_of(core, o);

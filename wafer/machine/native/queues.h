@@ -74,13 +74,15 @@ inline int leaves(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
 
 constexpr uint32_t kRelayed = 3u << 30;  // bits of a control wavelet that passes through as a word
 
-inline Wavelet outgoing(const Wafer& w, const Core& core, const FabricRow& row, uint32_t word,
-                        bool advances) {
-  const bool relayed = row.transform > 0 && (word & kRelayed) == kRelayed;
-  if (relayed) word = (word & ~kRelayed) ^ uint32_t(core.transform & 63) << 16;
-  const int flag = kValid | (row.control || relayed ? kControl : 0) | (advances ? kAdvance : 0);
-  const int8_t slot = row.color >= 0 ? w.slot[row.color] : int8_t(-1);
-  return {row.queue, slot, flag, word};
+// What the wavelets of an output have besides their words.
+inline int header(const Wafer& w, const FabricRow& row) {
+  const int slot = row.color >= 0 ? w.slot[row.color] : -1;
+  return Wavelet(row.queue, slot, kValid | (row.control ? kControl : 0), 0).header();
+}
+
+inline Wavelet outgoing(const Core& core, const FabricRow& row, uint32_t word, int header) {
+  if (row.transform <= 0 || (word & kRelayed) != kRelayed) return {word, header};
+  return {(word & ~kRelayed) ^ uint32_t(core.transform & 63) << 16, header | kControl};
 }
 
 // Queues that the program waits to see empty.
@@ -90,8 +92,8 @@ inline void flush(Core& core) {
 }
 
 // The word that goes onto the ramp in this cycle, of the lowest queue that can, if there is one;
-// those for the host are taken here.
-inline Wavelet drain(Wafer& w, Core& core, bool* moved, Worker* worker) {
+// those for the host are taken here. Inlined: a call takes a PE 8 % longer where words pass.
+[[gnu::always_inline]] inline Wavelet drain(Wafer& w, Core& core, bool* moved, Worker* worker) {
   if (const Wavelet fresh = worker->fresh) {
     *moved = true;
     const int slot = leaves(w, core, fresh, worker);

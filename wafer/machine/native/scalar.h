@@ -11,7 +11,7 @@
 namespace wafer::csl {
 
 inline int bytes_of(Type type) {
-  constexpr int kBytes[] = {1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2};
+  static constexpr int kBytes[] = {1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2};
   return kBytes[int(type)];
 }
 inline int bits_of_type(Type type) { return 8 * bytes_of(type); }
@@ -20,16 +20,10 @@ inline bool is_float(Type type) { return type == Type::kF16 || type == Type::kF3
 
 // The low bits of a value as a register holds them.
 inline int64_t wrapped(Type type, int64_t value) {
-  switch (type) {
-    case Type::kI8: return int8_t(value);
-    case Type::kI16: return int16_t(value);
-    case Type::kI32: return int32_t(value);
-    case Type::kU8: return uint8_t(value);
-    case Type::kU16: case Type::kF16: return uint16_t(value);
-    case Type::kU32: case Type::kF32: return uint32_t(value);
-    case Type::kBool: return value & 1;
-    default: return value;
-  }
+  static constexpr uint8_t kUnused[] = {56, 48, 32, 0, 56, 48, 32, 0, 48, 32, 63};  // bits
+  const int unused = kUnused[int(type)];
+  const uint64_t top = uint64_t(value) << unused;
+  return is_signed(type) ? int64_t(top) >> unused : int64_t(top >> unused);
 }
 
 // `half`: the format of the program's 16-bit floats, a number of kHalfFormats; so to the end.

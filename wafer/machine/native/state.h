@@ -54,15 +54,22 @@ class Wavelet {
   Wavelet(int queue, int slot, int flag, uint32_t word)
       : bits_(uint64_t(word) << 32 | uint64_t(uint8_t(queue)) << 16 | uint64_t(uint8_t(slot)) << 8 |
               uint64_t(flag)) {}
-  Wavelet(uint32_t word, int flag) : Wavelet(0, 0, flag, word) {}
+  Wavelet(uint32_t word, int header) : bits_(uint64_t(word) << 32 | uint64_t(header)) {}
   explicit operator bool() const { return bits_; }  // every word has a flag
   uint32_t word() const { return uint32_t(bits_ >> 32); }
   int queue() const { return int8_t(bits_ >> 16); }
   int slot() const { return int8_t(bits_ >> 8); }
   int flag() const { return uint8_t(bits_); }
+  int header() const { return int(bits_); }  // its queue, slot and flags
   Wavelet onto(int slot) const { return {queue(), slot, flag(), word()}; }
   Wavelet with(int flags) const { return Wavelet(bits_ | uint64_t(flags)); }
   Wavelet without(int flags) const { return Wavelet(bits_ & ~uint64_t(flags)); }
+
+  // Whether one of them is something.
+  template <class... Others>
+  friend bool any(const Others&... all) {
+    return (all.bits_ | ...);
+  }
 
   // Puts it where nothing is; if something is there, that is marked.
   void join(Wavelet* there) const { *there = *there ? there->with(kClash) : *this; }
@@ -103,7 +110,7 @@ struct Stream {
   uint8_t width = 0;
   bool indexed = false;            // the wavelets' index is an offset to the address
   int16_t dsr = -1, row = -1;      // file << 8 | id; of fabrics, fifos or shapes
-  int32_t base = 0, step = 0;      // bytes; of SCALAR: the value; of a FABRIC source: its slot
+  int32_t base = 0, step = 0;      // bytes; of SCALAR: the value; of FABRIC: a header, a slot
 };
 
 struct Effect {
@@ -164,6 +171,8 @@ struct Wait {
   uint8_t rank;    // the highest goes first
 };
 
+constexpr int kAddresses = 1 << 16;  // of bytes
+
 struct alignas(64) Core {
   // What a busy PE needs in every cycle comes first.
   const Program* code = nullptr;  // none: no program
@@ -194,8 +203,7 @@ struct alignas(64) Core {
   Task task = Task::kLocal;
   uint16_t thread_words[kQueues] = {};  // of microthreads: bit 8 medium, bit 9 high priority
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
-  int32_t shared_begin = 0, shared_end = 0;  // bytes that microthreads' operations lie within
-  int64_t debt = 0;  // cycles charged and not yet waited out
+  int32_t shared_begin = kAddresses, shared_end = 0;  // bytes that microthreads' operations lie within
   int64_t worked = 0, ended = 0;  // cycles in which the CE works; behind the last of them
   int64_t* registers = nullptr;
   OutputQueue* output = nullptr;

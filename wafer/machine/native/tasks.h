@@ -20,7 +20,7 @@ inline bool may_dispatch(const Core& core) {
 inline bool start_task(Wafer& w, Core& core, Task task, int id, int pc, int64_t cycle) {
   core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
   core.base = core.depth = 0, core.paid = false;
-  core.debt = 0, core.busy = false;
+  core.busy = false;
   w.wake[core.cell] = cycle + 1 + w.costs.switch_task;
   if (w.recorder) record_task(w, core, cycle + 1, false);
   return true;
@@ -113,41 +113,40 @@ inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   return true;
 }
 
-inline void wait_out(Wafer& w, Core& core, int64_t cycle) {
-  w.wake[core.cell] = core.ended = cycle + core.debt;
-  core.worked += core.debt, core.debt = 0, core.busy = true;
+inline void wait_out(Wafer& w, Core& core, int64_t cycle, int64_t debt) {
+  w.wake[core.cell] = core.ended = cycle + debt;
+  core.worked += debt, core.busy = true;
 }
 
 // A task runs ahead of the clock until it has an effect that others see, or meets what microthreads
 // read and write; then it waits until the cycles of what it has done are over.
 template <bool kRecords>
 inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
-  const Program& p = program(core);
+  const Instruction* const code = program(core).code.data();
   Work* const work = worker->work[core.program].data();
-  const int32_t paid = core.paid ? p.code[core.pc].cycles : 0;  // for the first one
-  core.paid = false, core.debt -= paid, work[core.pc].cycles -= paid;
+  const int32_t paid = core.paid ? code[core.pc].cycles : 0;  // for the first one
+  core.paid = false, work[core.pc].cycles -= paid;
+  Ahead task{core.pc, &reg(core, 0), -paid};
   OpenState* const open = kRecords ? w.recorder->last(core.cell) : nullptr;
   if (open) w.recorder->resume(core.cell, cycle, paid, core.pc);
-  const auto pay = [&] {
-    core.paid = true;
-    if (kRecords && open) open->due = cycle + core.debt;
-    wait_out(w, core, cycle);
-  };
-  bool beside = core.threads;  // nothing but `act` begins or ends an operation
   for (int budget = kMostAtOnce; budget > 0; --budget) {
-    const Instruction& i = p.code[core.pc];
-    core.debt += i.cycles, work[core.pc].cycles += i.cycles;
-    if (visible(core, i)) {
-      if (core.debt > 0) return pay();
-      if (!act(w, core, cycle, i, worker)) return;
-      beside = core.threads;
-    } else {
-      if (beside && core.debt > 0 && meets_microthreads(core, i)) return pay();
-      if (!compute(w, core, i, cycle, kRecords ? open : nullptr, worker)) return stop_task(core);
+    const Instruction& i = code[task.pc];
+    Work* const its = work + task.pc;
+    task.debt += i.cycles, its->cycles += i.cycles;
+    const Outcome outcome = compute(w, core, i, cycle, &task, kRecords ? open : nullptr, its, worker);
+    if (outcome == Outcome::kDone) continue;
+    if (outcome == Outcome::kFault) return stop_task(core);
+    core.pc = task.pc;
+    if (task.debt > 0) {
+      core.paid = true;
+      if (kRecords && open) open->due = cycle + task.debt;
+      return wait_out(w, core, cycle, task.debt);
     }
+    if (!act(w, core, cycle, i, worker)) return;
+    task.pc = core.pc;
   }
-  core.debt += core.debt == 0;
-  wait_out(w, core, cycle);
+  core.pc = task.pc;
+  wait_out(w, core, cycle, task.debt + (task.debt == 0));
 }
 
 // The state of a PE in this cycle, after its tasks and operations; works: an operation did a step. Of
@@ -171,6 +170,7 @@ inline void record_state(Wafer& w, const Core& core, bool works) {
 // Goes on with the task; whether it did anything.
 template <bool kRecords>
 inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
+  if (core.main == Main::kIdle || core.main == Main::kOperating) return false;
   if (core.main == Main::kReceiving || core.main == Main::kSending) {
     const Instruction& i = program(core).code[core.pc];
     const bool sends = core.main == Main::kSending;
@@ -183,7 +183,6 @@ inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
     if (runs(core, core.awaited)) return false;
     core.main = Main::kRunning, core.pc += program(core).code[core.pc].op == Op::kWait;
   }
-  if (core.main != Main::kRunning) return false;
   core.busy = false;
   interpret<kRecords>(w, core, cycle, worker);
   return true;
