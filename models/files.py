@@ -20,6 +20,7 @@ from wafer.models.errors import LinkError, did_you_mean, disk_full
 
 JsonObject = dict[str, Any]  # a parsed JSON file: a config.json, the record of a checkpoint
 
+STORES = "s3|gs"  # schemes of object stores
 _LONGEST_NAME = 200  # bytes; file systems take 255, and a name may get an ending
 _LOG = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ def require_local(path: str) -> str:
     Raises:
         ValueError: an address of an object store, also one that ``pathlib`` changed to ``s3:/``.
     """
-    if re.match(r"(s3|gs):/", path):
+    if re.match(f"({STORES}):/", path):
         address = re.sub(":/+", "://", path, count=1)
         raise ValueError(
             f"{address}: an object store; expected a path of this machine. Checkpoints alone are "

@@ -23,10 +23,10 @@ import tensorstore as ts
 
 from wafer.models.checkpoint.layout import META, RECORD, STATE, is_checkpoint, step_folders
 from wafer.models.errors import CheckpointError
-from wafer.models.files import atomic_write, remove_partials
+from wafer.models.files import STORES, atomic_write, remove_partials
 
 _LOG = logging.getLogger(__name__)
-_URL = re.compile(r"(s3|gs)://([^/]+)/*(.*?)/*")
+_URL = re.compile(rf"({STORES})://([^/]+)/*(.*?)/*")
 _END = f"/{META}/{RECORD}"
 _PROBE = ".wafer-probe"  # an object that is written and removed, to know that it can be
 _RETRIES = {"max_retries": 6, "initial_delay": "200ms", "max_delay": "5s"}
@@ -40,7 +40,7 @@ _HELP = {
 
 def is_url(path: object) -> bool:
     """Whether a path is a place at an object store."""
-    return isinstance(path, str) and re.match(r"(s3|gs)://", path) is not None
+    return isinstance(path, str) and re.match(f"({STORES})://", path) is not None
 
 
 class Store:

@@ -273,15 +273,15 @@ def _check(runtime: Runtime, values: Values) -> None:
         expected = _of_pes(array)
         height, width, items = expected.shape
         x, y = runtime.whole.width - width, runtime.whole.height - height
-        found = np.zeros_like(expected)
-        runtime.memcpy_d2h(found, runtime.get_id(name), x, y, width, height, items)
+        received = np.zeros_like(expected)
+        runtime.memcpy_d2h(received, runtime.get_id(name), x, y, width, height, items)
         allowed = values.absolute + values.relative * np.abs(expected)
-        excess = np.abs(found.astype(float) - expected) - allowed
+        excess = np.abs(received.astype(float) - expected) - allowed
         row, column, item = worst = np.unravel_index(np.argmax(excess), excess.shape)
         if not excess[worst] <= 0:
             raise RuntimeError(
                 f"'{name}' of PE ({x + column}, {y + row}): element {item} is wrong"
-                f" ({found[worst]}); expected {expected[worst]}, within {allowed[worst]:.3g}"
+                f" ({received[worst]}); expected {expected[worst]}, within {allowed[worst]:.3g}"
             )
 
 

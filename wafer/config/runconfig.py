@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, Pos
 
 from wafer.config.engines import ENGINES, FabricSection, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem
-from wafer.models.files import require_local
+from wafer.models.files import STORES, require_local
 from wafer.models.sections import Bool, Choice, Section
 
 MODES = ("train", "eval", "eval_all", "train_and_eval")
@@ -156,7 +156,7 @@ def _upper(value: object) -> object:
 
 
 def _store(value: str) -> str:
-    if not re.match(r"(s3|gs)://[^/]", value):
+    if not re.match(f"({STORES})://[^/]", value):
         raise ValueError("expected s3://BUCKET/PATH or gs://BUCKET/PATH; folders: model_dir")
     return value
 

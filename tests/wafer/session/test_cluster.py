@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import yaml
 from helpers.ports import free_address
+from helpers.processes import until
 from helpers.runs import assert_close, config, train
 
 from wafer.cli import main
@@ -317,13 +317,6 @@ def test_another_program_on_the_address_is_named(tmp_path):
             assert process.returncode == 1
             one_line(out, f"process {number} of 2", address)
     assert not (tmp_path / "run" / "train").exists()
-
-
-def until(condition, seconds=200):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from wafer.config import parse_config
 from wafer.config.runconfig import EleutherEvalHarness
 from wafer.data.text.tokenizer import train_bpe
 from wafer.errors import ConfigError, DataError
-from wafer.session.harness.tasks import _unchanged, task_metrics
+from wafer.session.harness.tasks import task_metrics, unchanged
 from wafer.session.harness.texts import TaskModel
 from wafer.session.metrics import read_metrics
 
@@ -191,7 +191,7 @@ def test_git_is_asked_for_a_commit_in_a_repository_alone(tmp_path, monkeypatch):
     (tmp_path / "repository" / "below").mkdir()
     for folder in (tmp_path, tmp_path / "repository" / "below"):
         monkeypatch.chdir(folder)
-        with _unchanged(evaluator):
+        with unchanged(evaluator):
             commits.append(evaluator.get_git_commit_hash())
     assert [*commits, evaluator.get_git_commit_hash()] == [None, "abc", "abc"]
 

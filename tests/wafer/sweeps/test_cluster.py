@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from helpers.processes import until
 from helpers.runs import config, write_yaml
 from helpers.slurm import write_slurm
 
@@ -100,14 +101,6 @@ def test_a_killed_sweep_leaves_no_run_behind(tmp_path, executor):
     until(lambda: not list(processes_of(folder)))
     log = (folder / "dense" / "1" / "output.log").read_text()
     assert "Stopped early; the same command continues" in log
-
-
-def until(condition, process=None):
-    give_up = time.monotonic() + 200
-    while not condition():
-        assert process is None or process.poll() is None
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
 
 
 def test_what_a_job_gets_is_data_that_finds_its_place(tmp_path):

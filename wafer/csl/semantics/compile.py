@@ -122,8 +122,8 @@ def _check_param(ev: Evaluator, module: Module, name: str, given: Any) -> None:
         if failure.problem:
             option = f"--{'colors' if color else 'params'}={name}:{given}"
             text = f"{option}: the param '{name}' is of type {kind}, found {described(value)}"
-            found = Diagnostic(node.at, text, "colors go from 0 to 63" if color else "")
-            raise CslError([found], ev.unit.files.source(node.at)) from None
+            problem = Diagnostic(node.at, text, "colors go from 0 to 63" if color else "")
+            raise CslError([problem], ev.unit.files.source(node.at)) from None
 
 
 class _Compiled(NamedTuple):

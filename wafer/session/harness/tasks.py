@@ -69,7 +69,7 @@ def _in_repository() -> bool:
 
 
 @contextlib.contextmanager
-def _unchanged(evaluator: Any) -> Iterator[None]:
+def unchanged(evaluator: Any) -> Iterator[None]:
     """Restore what the harness changes; keep it from forking a process with JAX.
 
     Outside of a repository it does not call git, whose error would be shown; its record has None
@@ -122,7 +122,7 @@ def run_tasks(texts: TaskModel, tasks: HarnessTasks) -> dict[str, Any]:
         keys["do_sample"] = True
     if tasks.max_tokens is not None:
         keys["max_gen_toks"] = tasks.max_tokens
-    with _unchanged(evaluator):
+    with unchanged(evaluator):
         return evaluator.simple_evaluate(
             model=adapter(texts),
             tasks=list(tasks.tasks),
