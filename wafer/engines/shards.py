@@ -153,8 +153,13 @@ def _after(computed: list[Array], params: PyTree) -> PyTree:
 
 
 def _whole(params: PyTree) -> PyTree:
-    gather = functools.partial(jax.lax.all_gather, axis_name="csx", tiled=True)
-    return _map_shards(lambda node: gather(node.part, axis=node.axis), params)
+    return _map_shards(lambda node: _gather(node.part, node.axis), params)
+
+
+def _gather(part: Array, axis: int) -> Array:
+    """Join the parts of all systems. A tiled gather along a later axis would turn single elements."""
+    parts = jnp.moveaxis(jax.lax.all_gather(part, "csx"), 0, axis)
+    return parts.reshape(*part.shape[:axis], -1, *part.shape[axis + 1 :])
 
 
 def _map_shards(fn: Callable[[ShardedArray], PyTree], tree: PyTree) -> PyTree:
