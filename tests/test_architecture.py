@@ -91,7 +91,7 @@ STATEMENTS = {
     "wafer/config": 881,  # keys of loggers (76); harness (76); checkpoint_root, addresses (77)
     "wafer/csl": 7669,  # features of releases (33b); functions bound as tasks, ids of queues (33a)
     "wafer/data": 8817,  # to_batch takes a batch (38a); shards of preprocessing, addresses (77)
-    "wafer/engines": 3402,  # sharded state, weights that cannot be split are named (77)
+    "wafer/engines": 3405,  # sharded state by whole parts, weights that are not split (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 307,  # a run ends with its sweep (77)
     "wafer/machine": 4106,  # routers that read messages' headers, both sides of switches (33b)

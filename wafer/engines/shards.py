@@ -157,7 +157,7 @@ def _whole(params: PyTree) -> PyTree:
 
 
 def _gather(part: Array, axis: int) -> Array:
-    """Join the parts of all systems. A tiled gather along a later axis would turn single elements."""
+    """Join all parts. A tiled gather of XLA along a later axis turns single elements."""
     parts = jnp.moveaxis(jax.lax.all_gather(part, "csx"), 0, axis)
     return parts.reshape(*part.shape[:axis], -1, *part.shape[axis + 1 :])
 
