@@ -1,7 +1,7 @@
 // y = x W for the few rows of a decoding step, as an XLA FFI handler for the CPU; see decode.h.
 //
 // One call takes all weights that read the same x. Their output columns are cut into blocks, which
-// threads take in turn; a block's part of the weight stays in the cache while all rows, 16 at a time,
+// threads take; a block's part of the weight stays in the cache while all rows, 16 at a time,
 // pass over it. Every column is summed in one
 // order, so results do not depend on the threads.
 #include "decode.h"
@@ -184,7 +184,8 @@ Product BySteps(const Stepped& w, int64_t outputs, int64_t bytes, float* y) {
   return {outputs, bytes, kSideBySide, 255 * longest + 1, multiply, y};
 }
 
-// All products with the same x: threads take blocks of outputs, whichever weight they are of.
+// All products with the same x, cut into blocks of outputs, whichever weight they are of. A thread takes
+// neighbouring blocks of a share of its own, which kernels ask for ahead, then what other shares have left.
 ffi::Error Run(ffi::ThreadPool& pool, const std::vector<Product>& products,
                const ffi::Buffer<ffi::F32>& x) {
   const int64_t count = x.dimensions()[0], width = x.dimensions()[1];
@@ -210,7 +211,7 @@ ffi::Error Run(ffi::ThreadPool& pool, const std::vector<Product>& products,
              to->floats() + p * rows * inputs);
     }
   }
-  ParallelFor(pool, blocks, [&](int64_t block) {
+  const auto multiply = [&](int64_t block) {
     const Product* w = products.data();
     for (; block >= w->blocks(); ++w) block -= w->blocks();
     const int64_t inputs = PackedInputs(w->packing, width);
@@ -218,6 +219,14 @@ ffi::Error Run(ffi::ThreadPool& pool, const std::vector<Product>& products,
       w->multiply(packed[w->packing]->floats() + p * rows * inputs, static_cast<int>(rows),
                   w->first(block), w->first(block + 1), left(p),
                   w->y + p * kMostRows * w->outputs, w->outputs);
+    }
+  };
+  const int64_t shares = std::min<int64_t>(pool.num_threads(), blocks);
+  std::vector<std::atomic<int64_t>> taken(shares);
+  ParallelFor(pool, shares, [&](int64_t own) {
+    for (int64_t share = own; share < own + shares; ++share) {
+      const int64_t first = blocks * (share % shares) / shares, end = blocks * (share % shares + 1) / shares;
+      for (int64_t k; (k = first + taken[share % shares].fetch_add(1)) < end;) multiply(k);
     }
   });
   return ffi::Error::Success();

@@ -38,7 +38,7 @@ enum class Layout {
   kBytes,  // as uint8[groups / 4][rows][2][64]: their upper bytes plus 128, then their lower ones
 };
 
-// Another form, of fewer bytes where an eighth or less is kept: steps[j] is the distance of value j's
+// Another form, of fewer bytes where less than an eighth is kept: steps[j] is the distance of value j's
 // input from the one before it in its column, the first one's from input 0.
 struct Stepped {
   const void* values;
