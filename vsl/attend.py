@@ -69,6 +69,7 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: Key[Array, ""] | None = None,
     kv_layout: Layout | None = None,
+    kv_finite: bool = False,
     implementation: Implementation = "auto",
 ) -> Float[Array, "T N H"]:
     """Scaled dot-product attention within each sequence of a stream.
@@ -95,6 +96,8 @@ def attention(
             head, key position): the same weights in every layout and implementation.
         dropout_key: consumed; None switches dropout off.
         kv_layout: cross-attention: query sequence b sees key sequence b.
+        kv_finite: no slot of ``k`` and ``v`` is NaN or infinite, so that those at padding need not
+            be set to 0.
         implementation: ``blocks`` visits the block pairs that exist; ``dense`` builds [T, S]
             scores (reference; the one with forward-mode derivatives); ``padded`` builds [B, S, S]
             scores per row of a padded batch; ``pallas`` runs the block ranges as Triton kernels
@@ -147,9 +150,11 @@ def attention(
     complete = layout.complete & kv.complete
     if chosen == "native":
         return fused(rule, qkv, learned, pair, kv.valid, complete=complete).reshape(q.shape)
-    valid, kv_valid = layout.valid[:, None, None], kv.valid[:, None, None]
-    tokens = QKV(valid[..., None], kv_valid, kv_valid)  # other slots may hold NaN
-    qkv = jax.tree.map(lambda x, real: jnp.where(real, x, 0), qkv, tokens)
+    valid = layout.valid[:, None, None]
+    real = jnp.array(True) if kv_finite else kv.valid[:, None, None]  # other slots may hold NaN
+    qkv = jax.tree.map(
+        lambda x, real: jnp.where(real, x, 0), qkv, QKV(valid[..., None], real, real)
+    )
     if chosen == "blocks" and relative_bias is not None and not by_distance:
         tile_bias, floats, others = _hoist(relative_bias)
         learned = learned._replace(consts=floats)

@@ -1,6 +1,6 @@
 """Autoregressive generation with a key-value cache, for decoders and encoder-decoders.
 
-The cache of a layer is [B, C, K, H] with C slots per row; a step appends S tokens per row and
+The cache of a layer is [B, K, C, H] with C slots per row; a step appends S tokens per row and
 attends to everything before. The first steps take the prompt in blocks, later ones one token.
 """
 
@@ -150,7 +150,7 @@ def _begin(
     return _taken(scores, fresh, key, sampling, ends)
 
 
-@functools.partial(jax.jit, static_argnames=("step", "sampling", "ends"))
+@functools.partial(jax.jit, static_argnames=("step", "sampling", "ends"), donate_argnames=("rows",))
 def _extend(
     step: StepFn,
     params: Params,
@@ -161,7 +161,10 @@ def _extend(
     sampling: Sampling,
     ends: tuple[int, ...],
 ) -> tuple[_Rows, Array]:
-    """Take ``count`` tokens, or fewer where all rows end; the rows, and [B, len(keys)] tokens."""
+    """Take ``count`` tokens, or fewer where all rows end; the rows, and [B, len(keys)] tokens.
+
+    ``rows`` is consumed: its cache becomes that of the result.
+    """
     one = jnp.ones_like(rows.token)
     tokens = jnp.full((len(one), len(keys)), ends[0] if ends else 0, jnp.int32)
 
@@ -283,7 +286,7 @@ def generate_stream(
 
     def blocks() -> Iterator[np.ndarray]:
         state = rows
-        yield np.asarray(state.token)[:, None]
+        yield np.array(state.token)[:, None]  # a copy: the next step consumes the rows
         for first in range(1, max_new_tokens, block):
             if bool(state.ended.all()):
                 return

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -15,7 +14,7 @@ from wafer.vsl import Layout
 class KVCache(NamedTuple):
     """Keys and values of what was seen so far."""
 
-    keys: tuple[Array, ...]  #: keys, values: one [B, C, K, H] array per layer, compute dtype
+    keys: tuple[Array, ...]  #: keys, values: one [B, K, C, H] array per layer, compute dtype
     values: tuple[Array, ...]
     length: Int[Array, " B"]  #: [B] int32 tokens seen per row
     extra: Any = None  #: what a family needs besides (the encoder's output), or None
@@ -25,9 +24,10 @@ def init_cache(
     cfg: BlockConfig, batch: int, capacity: int, layers: int, extra: PyTree = None
 ) -> KVCache:
     """Make an empty cache of ``capacity`` slots per row for each of ``layers`` layers."""
-    shape = (batch, capacity, cfg.num_kv_heads, cfg.head_dim)
-    empty = tuple(jnp.zeros(shape, cfg.dtype) for _ in range(layers))
-    return KVCache(empty, empty, jnp.zeros((batch,), jnp.int32), extra)
+    shape = (batch, cfg.num_kv_heads, capacity, cfg.head_dim)
+    # No array twice: a program may take each as its own.
+    keys, values = (tuple(jnp.zeros(shape, cfg.dtype) for _ in range(layers)) for _ in range(2))
+    return KVCache(keys, values, jnp.zeros((batch,), jnp.int32), extra)
 
 
 def chunk_layout(length: Int[Array, " B"], added: Int[Array, " B"], size: int) -> Layout:
@@ -45,8 +45,8 @@ def chunk_layout(length: Int[Array, " B"], added: Int[Array, " B"], size: int) -
 
 
 def cached_attend(
-    keys: Float[Array, "B C K H"],
-    values: Float[Array, "B C K H"],
+    keys: Float[Array, "B K C H"],
+    values: Float[Array, "B K C H"],
     length: Int[Array, " B"],
     layout: Layout,
     updated: list[tuple[Array, Array]],
@@ -60,22 +60,29 @@ def cached_attend(
         layout: of the chunk, rows (B, S).
         updated: receives (keys, values) with the chunk written.
     """
-    rows, capacity = keys.shape[:2]
+    rows, heads, capacity, _ = keys.shape
+    slots = (length[:, None] + jnp.arange(layout.capacity // rows)).repeat(heads, 0)
+    # XLA for CPUs scatters bfloat16 as float32: the whole cache would become that, and then again.
+    word = jnp.dtype(jnp.uint16) if keys.dtype == jnp.bfloat16 else keys.dtype
 
     def write(cache: Array, new: Array) -> Array:
-        new = new.reshape(rows, -1, *new.shape[1:]).astype(cache.dtype)
-        place = jax.vmap(lambda c, n, i: jax.lax.dynamic_update_slice(c, n, (i, 0, 0)))
-        return place(cache, new, length)
+        # Padding clears slots of tokens that were taken back: they may hold NaN.
+        new = jnp.where(layout.valid[:, None, None], new, 0).astype(cache.dtype)
+        new = new.reshape(rows, -1, *new.shape[1:]).swapaxes(1, 2)
+        # By row and head: for one row alone XLA would copy the whole cache.
+        flat, new = (x.reshape(rows * heads, -1, x.shape[-1]).view(word) for x in (cache, new))
+        flat = flat.at[jnp.arange(rows * heads)[:, None], slots].set(new, mode="drop")
+        return flat.view(cache.dtype).reshape(cache.shape)
 
     def attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:
-        full_k, full_v = write(keys, k), write(values, v)
-        updated.append((full_k, full_v))
+        full = write(keys, k), write(values, v)
+        updated.append(full)
         return vsl.attention(
             q,
-            full_k.reshape(rows * capacity, *k.shape[1:]).astype(q.dtype),
-            full_v.reshape(rows * capacity, *v.shape[1:]).astype(q.dtype),
-            layout,
+            *(x.swapaxes(1, 2).reshape(-1, *k.shape[1:]).astype(q.dtype) for x in full),
+            layout=layout,
             kv_layout=vsl.padded_layout(length + layout.lengths, capacity, validate=False),
+            kv_finite=True,
             implementation="padded",
             **rules,
         )

@@ -200,7 +200,13 @@ class DecodeTable(_Multiplier):
 
     def lookup(self, ids: Array) -> Array:
         """Rows of the table, float32; ids outside it read zeros."""
-        rows = jnp.take(self.values, ids, axis=0, mode="fill", fill_value=0).astype(jnp.float32)
+        values = self.values
+        if values.dtype == jnp.bfloat16:
+            # XLA for CPUs would turn the whole table into float32, or copy it before a loop.
+            values, ids = jax.lax.optimization_barrier((values, ids))
+            values = values.view(jnp.uint16)
+        rows = jnp.take(values, ids, axis=0, mode="fill", fill_value=0)
+        rows = rows.view(self.values.dtype).astype(jnp.float32)
         if self.scales is None:
             return rows
         return rows * jnp.take(self.scales, ids, mode="fill", fill_value=0)[..., None]

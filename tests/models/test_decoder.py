@@ -11,7 +11,7 @@ from wafer.models.generation.decode import decode_step
 from wafer.models.layers.attention import fixed_sparse_bias
 from wafer.models.layers.basic import project
 from wafer.models.layers.block_config import FixedSparse
-from wafer.models.layers.caches import init_cache
+from wafer.models.layers.caches import cached_attend, chunk_layout, init_cache
 from wafer.models.names import MODELS
 from wafer.models.paths import map_named
 
@@ -222,3 +222,29 @@ def test_padding_content_does_not_matter():
     a = loss(params, batch)[0]
     b = loss(params, batch._replace(tokens=tokens))[0]
     assert float(a) == float(b)
+
+
+def write(values, length, added, new):
+    """Outputs and values behind a chunk [S, K, 1] of one row, whose scores are all 0."""
+    seen = []
+    length, zeros = jnp.array([length]), jnp.zeros_like(new)
+    layout = chunk_layout(length, jnp.array([added]), len(new))
+    attend = cached_attend(jnp.zeros_like(values), values, length, layout, seen)
+    return attend(zeros, zeros, new, causal=True)[..., 0], seen[0][1]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_chunk_is_written_behind_the_filled_slots(dtype):
+    """By hand: two heads, five slots. Slots of padding and of rejected tokens are set to 0."""
+    new = jnp.array([[1.0, 10], [2, 20], [3, 30]])[..., None]
+    _, values = write(jnp.zeros((1, 2, 5, 1), dtype), 1, 3, new)
+    assert values[0, :, :, 0].tolist() == [[0, 1, 2, 3, 0], [0, 10, 20, 30, 0]]
+    assert values.dtype == dtype
+
+    rejected = values.at[:, :, 2:4].set(jnp.nan)
+    out, values = write(rejected, 2, 1, new.at[1:].set(jnp.nan))
+    assert values[0, :, :, 0].tolist() == [[0, 1, 1, 0, 0], [0, 10, 10, 0, 0]]
+    np.testing.assert_allclose(out, [[2 / 3, 20 / 3], [0, 0], [0, 0]], rtol=1e-6)  # means of 3
+
+    _, values = write(values, 3, 3, new)  # the last one is past the capacity
+    assert values[0, :, :, 0].tolist() == [[0, 1, 1, 1, 2], [0, 10, 10, 10, 20]]

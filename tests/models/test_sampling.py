@@ -164,6 +164,16 @@ def test_a_prompt_in_blocks_is_the_prompt(decoder, monkeypatch):
         generation._begin.clear_cache()
 
 
+def test_a_step_takes_the_cache_over_and_leaves_the_tokens(decoder):
+    blocks = models.generate_stream(*decoder, PROMPTS, 9, lengths=[5, 2], block=2)
+    first = next(blocks)
+    kept = first.copy()
+    cache = blocks.gi_frame.f_locals["state"].cache
+    next(blocks)
+    assert all(array.is_deleted() for array in cache.keys + cache.values)
+    np.testing.assert_array_equal(first, kept)
+
+
 @pytest.mark.slow
 def test_a_cache_of_bfloat16_holds_the_rounded_keys_and_values(decoder):
     model, params = decoder

@@ -197,6 +197,16 @@ def test_nothing_quadratic_is_in_memory() -> None:
     assert large < 4096 * 4096
 
 
+@pytest.mark.parametrize("implementation", ["dense", "padded", "blocks"])
+def test_finite_padding_need_not_be_cleared(implementation: Any) -> None:
+    layout = vsl.padded_layout(jnp.array([3, 0, 2]), 4)
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 12, 2, 8))
+    k, v = (jnp.where(layout.valid[:, None, None], x, 1e30) for x in (k, v))
+    attend = functools.partial(vsl.attention, q, causal=True, implementation=implementation)
+    want = attend(k, v, layout)
+    np.testing.assert_array_equal(attend(k, v, layout, kv_finite=True), want)
+
+
 def test_auto_is_one_of_the_implementations() -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
     x = inputs(CAPACITY, (N, K), H)

@@ -38,8 +38,9 @@ def dense(rule: Rule, qkv: QKV, learned: Learned, pair: ScorePair) -> Float[Arra
     keep = keep_factor(rule, heads, pair)
     if keep is not None:
         p *= keep
-    out = jnp.einsum("kgts,skh->tkgh", p.astype(v.dtype), v, preferred_element_type=jnp.float32)
-    return out.astype(q.dtype)
+    # In this order the product reads values as they are; any other would turn them first.
+    out = jnp.einsum("kgts,skh->kgth", p.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return jnp.moveaxis(out, 2, 0).astype(q.dtype)
 
 
 def padded(
