@@ -94,7 +94,7 @@ STATEMENTS = {
     "wafer/engines": 3402,  # sharded state, weights that cannot be split are named (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 307,  # a run ends with its sweep (77)
-    "wafer/machine": 4106,  # routers that read messages' headers, both sides of switches (33b)
+    "wafer/machine": 4119,  # headers, both sides of switches (33b); subnormal singles in JAX (32)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1526,  # sharded state (77); functions, results (38); loggers, harness (76)
