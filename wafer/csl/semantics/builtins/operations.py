@@ -310,6 +310,8 @@ def _get_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
     kind, number = ev.type(node.arguments[0]), ev.known(node.arguments[1])
     if str(kind) not in _DSRS:
         ev.fail(node.at, f"the kinds of DSRs are {', '.join(_DSRS)}; found {kind}")
+    if not isinstance(number.data, int) or not 0 <= number.data < _MOST:
+        ev.fail(node.at, f"@get_dsr: ids go from 0 to {_MOST - 1}, found {number.data}")
     return Value(kind, number.data)
 
 
