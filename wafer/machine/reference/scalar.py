@@ -269,7 +269,8 @@ def element(
     maxs, maxh = _pair(_larger, a, b, half)
     product = _single_bits(_single(b) * _single(s))
     macs = _single_bits(_single(a) + _single(jnp.where(op == DsdOp.FMACS, product, 0)))
-    machs = _single_bits(_single(a) + _half(b, half) * _half(s, half))  # that product is exact
+    halves = _single(_single_bits(_half(b, half) * _half(s, half)))  # exact but for tiny bf16
+    machs = _single_bits(_single(a) + halves)
     total = (a & 0xFFFF) + (b & 0xFFFF) + carry
     low, i16 = a & 0xFFFF, jnp.full_like(a, Type.I16)
     u16 = jnp.full_like(a, Type.U16)

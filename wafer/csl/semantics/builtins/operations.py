@@ -151,6 +151,8 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
             ev, value, scalar, argument.at, moves=name in ("mov16", "mov32")
         )
         operands.append(operand)
+    if ev.unit.arch == "wse3" and [str(v.type) for v in values].count("fabin_dsd") > 1:
+        ev.fail(at, "an operation of WSE-3 has one fabin_dsd, found 2", "receive one of them first")
     sources = [types.size_of(kind) for kind in forms if kind]
     _check_bounds(ev, values, (_RESULTS.get(name, sources[0]), *sources), node.arguments)
     columns.pop("save_address", None)
