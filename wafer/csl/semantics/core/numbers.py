@@ -92,8 +92,7 @@ def half_value(name: str, bits: int) -> float:
 
 def _to_odd(number: float) -> float:
     """Return an integer with 53 bits, the last one odd if some are lost, to be rounded again."""
-    lost = number.bit_length() - 53 if isinstance(number, int) else 0
-    if lost <= 0:
+    if not isinstance(number, int) or (lost := number.bit_length() - 53) <= 0:
         return number
     size = abs(number)
     kept = size >> lost | (size & (1 << lost) - 1 != 0)
