@@ -97,31 +97,20 @@ def test_the_machine_rounds_once(case):
 
 
 @pytest.mark.native
-def test_both_machines_agree_where_singles_are_normal(case):
+def test_both_machines_agree(case):
     name, (a, b, s, x), read = case
     half = [*HALVES].index(name)
-    normal = lambda values: np.abs(values) >= float(np.finfo(np.float32).tiny)
-    floats = [np.array([half_value(name, int(each)) for each in bits]) for bits in (a, b)]
-    parts = [
-        *floats,
-        floats[0] + floats[1],
-        floats[0] * floats[1],
-        floats[1] * half_value(name, int(s[0])),
-    ]
-    parts += [x.view(np.float32), floats[0] + parts[-1]]
-    where = np.logical_and.reduce([normal(part) for part in parts])
-    assert where.sum() > COUNT // 4
     wide = lambda bits: jnp.asarray(bits.astype(np.int64))
     with jax.enable_x64(True):
         run = jax.jit(scalar.element)
         zeros = jnp.zeros(COUNT, jnp.int64)
         for op, first, result in (
             ("FADDH", a, "sums"), ("FMULH", a, "products"), ("FMACH", a, "fused"),
-            ("FS2H", x, "narrow"), ("FH2S", a, "wide"),
+            ("FS2H", x, "narrow"), ("FH2S", a, "wide"), ("FMAXH", a, "greatest"),
         ):  # fmt: skip
             operands = wide(first), wide(b), zeros + int(s[0])
             bits, _ = run(zeros + DsdOp[op], *operands, zeros, half=half)
-            np.testing.assert_array_equal(np.asarray(bits)[where], read(result)[where], op)
+            np.testing.assert_array_equal(bits, read(result), op)
 
 
 def test_known_numbers_are_those_of_ml_dtypes():

@@ -240,6 +240,15 @@ def test_the_command_writes_what_is_asked_for(folder, cli):
     assert sys.path == path
 
 
+def test_reports_name_the_table_of_cycles_and_the_clock_of_wse3(tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    cli("csl example hello")
+    cli("csl compile hello/layout.csl -o out --arch wse3 --timing silicon")
+    printed = cli("csl trace hello/run.py --profile --energy")
+    assert "timing: silicon\n" in printed
+    assert "pJ a cycle; at 0.875 GHz" in printed
+
+
 def test_the_command_keeps_the_scripts_status_and_its_options(folder, cli):
     cli("csl trace --profile run.py --from 3 -- --name out 5", 5)
     printed = cli("csl trace --events 1 --chrome t.json run.py --name out")
@@ -283,7 +292,7 @@ def test_the_view_of_a_script_of_a_folder_and_of_a_recording(folder, cli):
     cli("csl view -o routes.view out")
     header, columns = unpack((folder / "routes.view").read_bytes())
     assert (header["cycles"], header["report"]) == ([0, 1], [])
-    assert header["notes"] == ["nothing has run"]
+    assert header["notes"] == ["timing: simulator", "nothing has run"]
     assert columns["route"].tolist() == [16 | 2 << 5, 1 | 16 << 5]
 
 
@@ -343,4 +352,5 @@ def test_the_view_refuses_what_it_can_not_show(folder, words, said, cli):
 def test_a_window_behind_the_end_is_in_the_notes(folder, cli):
     cli("csl view run.py --name out -o late.view --from 100000")
     header, _ = unpack((folder / "late.view").read_bytes())
-    assert header["notes"] == ["no cycles: the run ended before cycle 100,000"]
+    ended = "no cycles: the run ended before cycle 100,000"
+    assert header["notes"] == ["timing: simulator", ended]

@@ -192,6 +192,40 @@ def test_scalars():
     assert scalar.cast(to, kind, jnp.asarray(bits)).tolist() == [127, 0, 0, 7]
 
 
+_NAN, _INFINITY, _ONE = 0x7FC00000, 0x7F800000, 0x3F800000
+_ELEMENTS = {  # by hand: bits of singles below 2^-126 count units of 2^-149
+    "sum": (DsdOp.FADDS, 0x7FFFFF, 1, 0, 0x800000),
+    "difference": (DsdOp.FSUBS, 0x800000, 1, 0, 0x7FFFFF),
+    "half of 3 units, to even": (DsdOp.FMULS, 3, 0x3F000000, 0, 2),
+    "half of a unit, to even": (DsdOp.FMULS, 0x80000001, 0x3F000000, 0, 0x80000000),
+    "a unit in infinity": (DsdOp.FMULS, 1, _INFINITY, 0, _INFINITY),
+    "product that is added": (DsdOp.FMACS, 1, 2, _ONE, 3),
+    "larger unit": (DsdOp.FMAXS, 1, 2, 0, 2),
+    "larger than a NaN": (DsdOp.FMAXS, _NAN, _ONE, 0, _NAN),
+    "larger zero": (DsdOp.FMAXS, 0x80000000, 0, 0, 0),
+    "larger zero of halves": (DsdOp.FMAXH, 0, 0x8000, 0, 0),
+    "larger than a NaN of halves": (DsdOp.FMAXH, 0x3C00, 0x7E00, 0, 0x7E00),
+}
+
+
+@pytest.mark.parametrize("case", _ELEMENTS)
+def test_elements_without_a_full_significand_and_of_zeros_and_nan(case):
+    op, *sources, wanted = _ELEMENTS[case]
+    numbers = [jnp.array([number]) for number in (op, *sources, 0)]
+    assert jax.jit(scalar.element)(*numbers)[0].tolist() == [wanted]
+
+
+def test_scalars_without_a_full_significand():
+    """A unit is larger than zero and true; 3 units by 2 are 2, to even."""
+    kind, unit, zero = jnp.array([Type.F32]), jnp.array([1]), jnp.array([0])
+    assert jax.jit(scalar.compare)(jnp.array([Op.GT]), kind, unit, zero).tolist() == [1]
+    assert jax.jit(scalar.cast)(jnp.array([Type.BOOL]), kind, unit).tolist() == [1]
+    quotient = jax.jit(scalar.arithmetic)(
+        jnp.array([Op.DIV]), kind, jnp.array([3]), jnp.array([0x40000000])
+    )
+    assert quotient.tolist() == [2]
+
+
 def test_a_product_is_rounded_before_it_is_added():
     """(1 + 2^-12)^2 = 1 + 2^-11 + 2^-24; the last bit is lost unless they are fused."""
     x = np.float32(1 + 2.0**-12).view(np.uint32).astype(np.int64)

@@ -16,6 +16,7 @@ from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 from wafer.errors import CompileError
+from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.base import Rectangle, Status, WaferMachine
 from wafer.machine.engine import machine_for
 from wafer.machine.image import HostPort, Image
@@ -110,7 +111,8 @@ class Runtime:
 
     def energy_text(self, each: Picojoules = SEVEN_NM) -> str:
         """The same as a table, with the power."""
-        return report(self.counts, cycles=self.cycles, pes=self._pes, each=each)
+        clock = ARCHITECTURES[self.image.arch].clock_hz / 1e9
+        return report(self.counts, cycles=self.cycles, pes=self._pes, each=each, gigahertz=clock)
 
     @property
     def _pes(self) -> int:

@@ -41,31 +41,39 @@ def wrapped(kind: Array, value: Array) -> Array:
 
 
 def _single(bits: Array) -> Array:
-    return lax.bitcast_convert_type(bits.astype(jnp.uint32), jnp.float32)
+    """f32 as f64, which holds each exactly: XLA takes subnormal singles for 0."""
+    size = bits & 0x7FFFFFFF
+    plain = lax.bitcast_convert_type(bits.astype(jnp.uint32), jnp.float32).astype(jnp.float64)
+    tiny = size.astype(jnp.float64) * 2.0**-149
+    return jnp.where(size >= 1 << 23, plain, jnp.where(bits >> 31 & 1, -tiny, tiny))
 
 
 _FRACTIONS, _BIASES = (np.array(column) for column in zip(*HALVES.values(), strict=True))
 # Subnormal numbers of bf16 are those of f32.
-_STEPS = np.array([0.0 if b == 127 else 2.0 ** (1 - b - f) for f, b in HALVES.values()], np.float32)
+_STEPS = np.array([0.0 if b == 127 else 2.0 ** (1 - b - f) for f, b in HALVES.values()])
 
 
 def _half(bits: Array, half: Array | int = 0) -> Array:
-    """16-bit floats of the format ``half`` [] as f32."""
+    """16-bit floats of the format ``half`` [] as f64."""
     width, bias, size = jnp.asarray(_FRACTIONS)[half], jnp.asarray(_BIASES)[half], bits & 0x7FFF
     exponent, fraction = size >> width, size & (1 << width) - 1
     biased = jnp.where(exponent == 0x7FFF >> width, 0xFF, exponent - bias + 127)
     plain = _single(biased << 23 | fraction << 23 - width)
-    tiny = fraction.astype(jnp.float32) * jnp.asarray(_STEPS)[half]
+    tiny = fraction.astype(jnp.float64) * jnp.asarray(_STEPS)[half]
     value = jnp.where((exponent == 0) & (bias != 127), tiny, plain)
-    return _single(_single_bits(value) | (bits & 0x8000) << 16)
+    return jnp.where(bits & 0x8000 != 0, -value, value)
 
 
 def _single_bits(value: Array) -> Array:
-    return lax.bitcast_convert_type(value, jnp.uint32).astype(jnp.int64)
+    """f64 as f32, rounded to nearest even: once, since f64 has room for twice its bits."""
+    size, sign = jnp.abs(value), jnp.signbit(value).astype(jnp.int64)
+    plain = lax.bitcast_convert_type(value.astype(jnp.float32), jnp.uint32).astype(jnp.int64)
+    tiny = jnp.round(size * 2.0**149).astype(jnp.int64)
+    return jnp.where(size < 2.0**-126, sign << 31 | tiny, plain)
 
 
 def _half_bits(value: Array, half: Array | int = 0) -> Array:
-    """f32 as 16-bit floats of the format ``half`` []; ``vsl/native/half.h`` has the same steps."""
+    """f64 as 16-bit floats of the format ``half`` []; ``vsl/native/half.h`` has the same steps."""
     width, bias, bits = (
         jnp.asarray(_FRACTIONS)[half],
         jnp.asarray(_BIASES)[half],
@@ -137,7 +145,7 @@ def raised(operation: tuple[Array, Array], operands: tuple[Array, ...], half: Ar
         half: [] format of 16-bit floats.
     """
     op, kind = operation
-    a, b, r = (_float_in(kind, bits, half).astype(jnp.float64) for bits in operands)
+    a, b, r = (_float_in(kind, bits, half) for bits in operands)
     back = chosen(op, {Op.ADD: (r - a) - b, Op.SUB: (a - r) - b, Op.MUL: a * b - r}, r * b - a)
     least = jnp.asarray(np.ldexp(1.0, 1 - _BIASES))[half]
     tiny = jnp.abs(r) < jnp.where(kind == Type.F16, least, 2.0**-126)
@@ -182,6 +190,7 @@ def cast(to: Array, kind: Array, x: Array, half: Array | int = 0) -> Array:
     integers = {own: value.astype(dtype).astype(jnp.int64) for own, dtype in _INTEGERS.items()}
     integer = jnp.where(_float(kind), chosen(to, integers, jnp.int64(0)), wrapped(to, x))
     plain = jnp.where(_signed(kind), x.astype(jnp.float32), _unsigned(x).astype(jnp.float32))
+    plain = plain.astype(jnp.float64)
     same = _float(kind) & (to == kind)
     number = jnp.where(same, x, _float_out(to, jnp.where(_float(kind), value, plain), half))
     return jnp.where(to == Type.BOOL, truth, jnp.where(_float(to), number, integer))
@@ -195,6 +204,12 @@ def function(which: Array, kind: Array, x: Array, half: Array | int = 0) -> Arra
 
 
 # Elements
+
+
+def _larger(a: Array, b: Array) -> Array:
+    """The larger one, 0 before -0; a NaN if there is one."""
+    first = (a > b) | ((a == b) & ~jnp.signbit(a))
+    return jnp.where(jnp.isnan(a) | jnp.isnan(b), a + b, jnp.where(first, a, b))
 
 
 def _pair(
@@ -228,7 +243,7 @@ def _rescaled(x: Array, new_exponent: Callable[[Array], Array]) -> Array:
 
 def _fused(a: Array, b: Array, s: Array, half: Array | int = 0) -> Array:
     """Bits of halves a + b * s, rounded once, as FMACH does; ``native/scalar.h`` says why."""
-    x, b, s = (_half(bits, half).astype(jnp.float64) for bits in (a, b, s))
+    x, b, s = (_half(bits, half) for bits in (a, b, s))
     total, y = x + b * s, b * s
     part = total - x
     rest = (x - (total - part)) + (y - part)
@@ -237,7 +252,7 @@ def _fused(a: Array, b: Array, s: Array, half: Array | int = 0) -> Array:
     bits = jnp.where(inexact, bits + jnp.where((rest > 0) == (total > 0), 1, -1), bits)
     lost = (1 << 29) - 1
     odd = jnp.where(bits & lost != 0, bits | lost + 1, bits) & ~lost
-    return _half_bits(lax.bitcast_convert_type(odd, jnp.float64).astype(jnp.float32), half)
+    return _half_bits(lax.bitcast_convert_type(odd, jnp.float64), half)
 
 
 def element(
@@ -251,16 +266,17 @@ def element(
     adds, addh = _pair(jnp.add, a, b, half)
     subs, subh = _pair(jnp.subtract, a, b, half)
     muls, mulh = _pair(jnp.multiply, a, b, half)
-    maxs, maxh = _pair(jnp.fmax, a, b, half)
+    maxs, maxh = _pair(_larger, a, b, half)
     product = _single_bits(_single(b) * _single(s))
     macs = _single_bits(_single(a) + _single(jnp.where(op == DsdOp.FMACS, product, 0)))
-    machs = _single_bits(_single(a) + _half(b, half) * _half(s, half))  # that product is exact
+    halves = _single(_single_bits(_half(b, half) * _half(s, half)))  # exact but for tiny bf16
+    machs = _single_bits(_single(a) + halves)
     total = (a & 0xFFFF) + (b & 0xFFFF) + carry
     low, i16 = a & 0xFFFF, jnp.full_like(a, Type.I16)
     u16 = jnp.full_like(a, Type.U16)
     left, right = jnp.full_like(a, Op.SHL), jnp.full_like(a, Op.SHR)
     integer = lambda value: value.astype(jnp.int16).astype(jnp.int64) & 0xFFFF
-    number = wrapped(i16, a).astype(jnp.float32)
+    number = wrapped(i16, a).astype(jnp.float64)
     lowest = low & -low
     word = lambda value: value & 0xFFFFFFFF
     as_single, by = _single_bits(_half(a, half)), wrapped(i16, b)

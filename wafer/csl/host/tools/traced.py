@@ -218,6 +218,7 @@ def _show(
 ) -> None:
     """Write and print what was asked for."""
     from wafer.energy import report
+    from wafer.machine.arch import ARCHITECTURES
     from wafer.machine.tools import trace as drawing
 
     trace = machine.trace
@@ -228,11 +229,14 @@ def _show(
         sys.stdout.write(f"wrote {file}\n")
     if wanted:
         sys.stdout.write(_summary(trace))
+    image = machine.image
+    if args.profile or args.energy:
+        sys.stdout.write(f"timing: {image.timing}\n")
     if args.profile:
         sys.stdout.write(drawing.profile_text(drawing.profile_of(machine.profile)))
     if args.energy:
-        pes = int((machine.image.tiles >= 0).sum())
-        sys.stdout.write(report(machine.counts, cycles=machine.cycle, pes=pes))
+        pes, clock = int((image.tiles >= 0).sum()), ARCHITECTURES[image.arch].clock_hz / 1e9
+        sys.stdout.write(report(machine.counts, cycles=machine.cycle, pes=pes, gigahertz=clock))
 
 
 def _summary(trace: "Trace") -> str:

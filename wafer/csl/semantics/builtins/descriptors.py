@@ -205,8 +205,9 @@ def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _changed(ev: Evaluator, node: tree.Builtin, name: str, part: Value) -> Value:
     value = ev.value(node.arguments[0])
-    if not types.is_descriptor(value.type):
-        ev.fail(node.at, f"{node.name} changes a descriptor, found {described(value)}")
+    if str(value.type) not in _CHANGED[name]:
+        kinds = " or ".join(_CHANGED[name])
+        ev.fail(node.at, f"{node.name} changes a {kinds}, found {described(value)}")
     if is_known(value) and is_known(part):
         return Value(value.type, value.data._replace(**{name: part.data}))
     code = ev.require_code(node.at, "this descriptor")
@@ -217,6 +218,12 @@ def _changed(ev: Evaluator, node: tree.Builtin, name: str, part: Value) -> Value
     )
 
 
+# Field -> descriptors that have it; one of four dimensions has its lengths in a table.
+_CHANGED = {
+    "length": ("mem1d_dsd", "fabin_dsd", "fabout_dsd"),
+    "stride": ("mem1d_dsd",),
+    "address": ("mem1d_dsd", "mem4d_dsd"),
+}
 _SET = {
     "@set_dsd_length": ("length", types.U16),
     "@set_dsd_stride": ("stride", types.predefined("i8")),

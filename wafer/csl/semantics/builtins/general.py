@@ -9,6 +9,8 @@ from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.numbers import (
     bits_of,
+    bounds,
+    fits,
     function_of,
     number_of_bits,
     rounded,
@@ -44,7 +46,12 @@ def _converted(ev: Evaluator, kind: types.Type, value: Value, at: Position) -> A
         number = truncated(data) if isinstance(data, float) else int(data)
     except ValueError as error:
         ev.fail(at, str(error))
-    return number if kind == types.COMPTIME_INT else wrapped(kind, number)
+    if kind == types.COMPTIME_INT:
+        return number
+    if isinstance(data, float) and not fits(kind, number):
+        low, high = bounds(kind)
+        ev.fail(at, f"{data} does not fit {kind}, which reaches from {low} to {high}")
+    return wrapped(kind, number)
 
 
 def _as(ev: Evaluator, node: tree.Builtin) -> Value:

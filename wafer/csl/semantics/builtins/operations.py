@@ -54,7 +54,7 @@ _RESULTS = {"faddhs": 4, "fh2s": 4, "xp162fs": 4, "fs2h": 2, "fs2xp16": 2}
 
 
 def _operand(
-    ev: Evaluator, value: Value, scalar: types.Type | None, at: Position
+    ev: Evaluator, value: Value, scalar: types.Type | None, at: Position, *, moves: bool = False
 ) -> tuple[int, Value | None]:
     """The kind of an operand and what its register holds."""
     kind, name = value.type, str(value.type)
@@ -68,22 +68,25 @@ def _operand(
         return Operand.POINTER, value
     if scalar is None or not types.is_number(kind):
         ev.fail(at, f"this is no operand: {described(value)}")
-    return Operand.SCALAR, _scalar(ev, value, scalar, at)
+    return Operand.SCALAR, _scalar(ev, value, scalar, at, moves=moves)
 
 
-def _scalar(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
-    """A number as an operation reads it; moves take any of the right size, bit by bit."""
-    same_size = types.is_integer(value.type) and types.is_integer(kind)
-    if value.type == types.COMPTIME_INT and types.is_integer(kind):
-        bits = types.size_of(kind) * 8
-        return Value(kind, value.data % (1 << bits))
-    if same_size and not is_known(value):
+def _scalar(ev: Evaluator, value: Value, kind: types.Type, at: Position, *, moves: bool) -> Value:
+    """A number as an operation reads it; moves take floats of the right size, bit by bit."""
+    if types.is_integer(kind) and types.is_float(value.type):
+        if moves and types.size_of(value.type) == types.size_of(kind):
+            return value
+        ev.fail(at, f"expected {kind}, found {described(value)}", "convert it by @as or @bitcast")
+    if not types.is_integer(kind) or not (
+        types.is_integer(value.type) or value.type == types.COMPTIME_INT
+    ):
+        return coerce(ev, value, kind, at)
+    if not is_known(value):
         return value
-    if same_size:
-        return Value(kind, value.data % (1 << types.size_of(kind) * 8))
-    if types.is_float(value.type) and types.is_integer(kind):
-        return value  # @mov32 and @mov16 of a float
-    return coerce(ev, value, kind, at)
+    bits = types.size_of(kind) * 8
+    if not -(1 << bits - 1) <= value.data < 1 << bits:
+        ev.fail(at, f"expected a number of {bits} bits, found {value.data:,}")
+    return Value(kind, value.data % (1 << bits))
 
 
 def _config(ev: Evaluator, given: Fields, at: Position) -> dict[str, Any]:
@@ -144,8 +147,12 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
         wrong, role = ("fabin_dsd", "written") if place == "dest" else ("fabout_dsd", "read")
         if str(value.type) == wrong:
             ev.fail(argument.at, f"a {wrong} cannot be {role}", "destinations come first")
-        columns[place], operand = _operand(ev, value, scalar, argument.at)
+        columns[place], operand = _operand(
+            ev, value, scalar, argument.at, moves=name in ("mov16", "mov32")
+        )
         operands.append(operand)
+    if ev.unit.arch == "wse3" and [str(v.type) for v in values].count("fabin_dsd") > 1:
+        ev.fail(at, "an operation of WSE-3 has one fabin_dsd, found 2", "receive one of them first")
     sources = [types.size_of(kind) for kind in forms if kind]
     _check_bounds(ev, values, (_RESULTS.get(name, sources[0]), *sources), node.arguments)
     columns.pop("save_address", None)
@@ -305,6 +312,8 @@ def _get_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
     kind, number = ev.type(node.arguments[0]), ev.known(node.arguments[1])
     if str(kind) not in _DSRS:
         ev.fail(node.at, f"the kinds of DSRs are {', '.join(_DSRS)}; found {kind}")
+    if not isinstance(number.data, int) or not 0 <= number.data < _MOST:
+        ev.fail(node.at, f"@get_dsr: ids go from 0 to {_MOST - 1}, found {number.data}")
     return Value(kind, number.data)
 
 

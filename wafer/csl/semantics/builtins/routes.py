@@ -73,6 +73,8 @@ def _pop_mode(ev: Evaluator, given: Fields, at: Position) -> int:
     for name in chosen:
         if name not in _POP:
             ev.fail(at, f"there is no pop mode '{name}'", suggestion(name, _POP))
+    if len(chosen) > 1:
+        ev.fail(at, f".pop_mode is one, found {', '.join(chosen)}")
     return _POP[chosen[0]] if chosen else 0
 
 

@@ -90,9 +90,19 @@ def half_value(name: str, bits: int) -> float:
     return math.copysign(size, -1 if bits & 0x8000 else 1)
 
 
+def _to_odd(number: float) -> float:
+    """Return an integer with 53 bits, the last one odd if some are lost, to be rounded again."""
+    if not isinstance(number, int) or (lost := number.bit_length() - 53) <= 0:
+        return number
+    size = abs(number)
+    kept = size >> lost | (size & (1 << lost) - 1 != 0)
+    return kept << lost if number > 0 else -(kept << lost)
+
+
 def rounded(kind: types.Type, number: float) -> float:
     """A number as one of a float type; comptime_float keeps 64 bits."""
     assert isinstance(kind, types.Plain)
+    number = number if kind == types.COMPTIME_FLOAT else _to_odd(number)
     with np.errstate(over="ignore"):
         try:
             if kind.name in codes.HALVES:

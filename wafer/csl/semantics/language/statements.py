@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from wafer.csl.semantics.core import types
-from wafer.csl.semantics.core.emit import Label
+from wafer.csl.semantics.core.emit import Code, Label
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure, Jump, Loop, described
+from wafer.csl.semantics.core.numbers import fits
 from wafer.csl.semantics.core.values import (
     NOTHING,
     Cell,
@@ -30,7 +31,7 @@ from wafer.csl.semantics.language.names import element, given_value, resolve
 from wafer.csl.semantics.language.operators import combined
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import Op
+from wafer.machine.codes import BYTES, Op, Type
 
 
 def run(ev: Evaluator, node: tree.Node) -> Jump | None:
@@ -314,6 +315,37 @@ def _rounds(ev: Evaluator, iterable: Value, at: Position) -> Iterator[Value]:
             ev.fail(at, f"a loop goes over a range or an array, found {described(iterable)}")
 
 
+def _counting_type(kind: types.Type, start: Value, stop: Value, step: Value) -> Type | None:
+    """Return the machine's type of a counter: a wider one if its end does not fit ``kind``."""
+    machine = types.machine_type(kind)
+    if machine is None or not is_known(step) or not is_known(stop):
+        return machine
+    end = stop.data + step.data + (1 if step.data < 0 else -1)
+    if is_known(start) and (numbers := range(start.data, end, step.data)):
+        end = numbers[-1] + step.data
+    if fits(types.predefined(machine.name.lower()), end):
+        return machine
+    return Type.I32 if BYTES[machine] < BYTES[Type.I32] else Type.I64
+
+
+def _goes_on(code: Code, machine: Type, step: Value, *registers: int) -> int:
+    """Return the register of whether a loop goes on.
+
+    Args:
+        code: of the loop.
+        machine: type of the counter.
+        step: of the loop; one that is known only when it runs may be negative.
+        registers: of the counter, its end and its step.
+    """
+    counter, last, by = registers
+    up, down = (lambda op=op: code.result(op, machine, counter, last) for op in (Op.LT, Op.GT))
+    if is_known(step) or machine >= Type.U8:
+        return down() if is_known(step) and step.data < 0 else up()
+    falls = code.result(Op.LT, machine, by, code.constant(0))
+    there = code.result(Op.NE, machine, counter, last)
+    return code.result(Op.AND, Type.BOOL, there, code.result(Op.XOR, Type.BOOL, up(), falls))
+
+
 def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> None:
     """A counter from start by step to stop; over an array, an index."""
     code, at = ev.require_code(node.at, "this loop"), node.at
@@ -324,7 +356,7 @@ def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> None:
         start, stop, step = (Value(kind, number) for number in (0, iterable.type.count, 1))
     else:
         ev.fail(at, f"a loop goes over a range or an array, found {described(iterable)}")
-    machine = types.machine_type(kind)
+    machine = _counting_type(kind, start, stop, step)
     if machine is None:
         ev.fail(
             node.iterable.at, f"a loop of running code over {kind}", "inline for, or @range(i16, …)"
@@ -334,9 +366,7 @@ def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> None:
     ev.write(counter, start, at)
     last, by = ev.register(stop, at), ev.register(step, at)
     code.here(begin)
-    descending = is_known(step) and step.data < 0
-    test = code.result(Op.GT if descending else Op.LT, machine, counter.register, last)
-    code.add(Op.JUMP_UNLESS, 0, after, test)
+    code.add(Op.JUMP_UNLESS, 0, after, _goes_on(code, machine, step, counter.register, last, by))
     scope = {}
     value = Value(kind, Register(counter.register))
     if isinstance(iterable.data, Range):

@@ -304,12 +304,13 @@ def _fault(machine: WaferMachine, sources: _Sources) -> dict[str, Any] | None:
 
 
 def _notes(trace: Trace, image: Image, kept: int) -> list[str]:
-    """What is not in the recording."""
+    """What cycles are counted by, and what is not in the recording."""
     (x, y, width, height), (first, last), detail = trace.rectangle, trace.cycles, trace.detail
     rows, columns = image.tiles.shape
     part = f"PEs ({x}, {y}) to ({x + width - 1}, {y + height - 1}) of {columns} x {rows} (--pes)"
     every, windows = f"states every {detail.sampled} cycles", f"windows of {trace.every} cycles"
-    missing = {
+    notes = {
+        f"timing: {image.timing}": True,
         part: (width, height) != (columns, rows),
         "nothing has run": last == 0,
         f"from cycle {first:,} on": first < last and first,
@@ -321,4 +322,4 @@ def _notes(trace: Trace, image: Image, kept: int) -> list[str]:
         f"tasks and operations until cycle {trace.full}": trace.full is not None,
         f"the first {kept} bytes of each symbol": kept < _KEPT[0],
     }
-    return [text for text, applies in missing.items() if applies]
+    return [text for text, applies in notes.items() if applies]
