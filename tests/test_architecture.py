@@ -89,7 +89,7 @@ STATEMENTS = {
     "wafer/commands": 3065,  # results show (38b); sweeps tune (34); harness (76); stores, plan (77)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 881,  # keys of loggers (76); harness (76); checkpoint_root, addresses (77)
-    "wafer/csl": 7669,  # features of releases (33b); functions bound as tasks, ids of queues (33a)
+    "wafer/csl": 7679,  # features of releases (33b); ids of queues (33a); forms of operations (71)
     "wafer/data": 8817,  # to_batch takes a batch (38a); shards of preprocessing, addresses (77)
     "wafer/engines": 3402,  # sharded state, weights that cannot be split are named (77)
     "wafer/fabric": 2060,

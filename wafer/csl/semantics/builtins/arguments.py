@@ -104,7 +104,11 @@ class Fields:
 
     def priority(self) -> int:
         """0 to 2 for .priority = .{.low = true}; -1 where it is not given."""
-        return next((_PRIORITIES.get(name, -1) for name in self.chosen("priority")), -1)
+        chosen = self.chosen("priority")
+        if len(chosen) > 1 or not _PRIORITIES.keys() >= {*chosen}:
+            found = ", ".join(chosen)
+            self._ev.fail(self._at, f".priority is one of {', '.join(_PRIORITIES)}; found {found}")
+        return _PRIORITIES[chosen[0]] if chosen else -1
 
     def simd(self) -> int:
         """Whether .simd_mode asks for more than one value at a time; -1 where it is not given."""
