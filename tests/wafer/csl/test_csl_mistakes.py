@@ -43,7 +43,7 @@ MISTAKES = [
      "end (local task 9) waits for being unblocked (it is activated)"),
     (TAKES, 3 * TAKES, DeadlockError, "function go waits for microthread 2 to end its operation"),
     (TAKES, TAKES.replace("true,", "true, .ut_id = 55,"), CslError,
-     ".ut_id is a ut_id, found 55 of type comptime_int"),
+     ".ut_id is a number from 0 to 7, found 55 of type comptime_int"),
     (TAKES, TAKES.replace("true,", "true, .priority = .{ .lowest = true },"), CslError,
      ".priority is one of low, medium, high; found lowest"),
     (GO, GO + "  @fmach(d, d, d, d);\n", CslError, "the last operand of @fmach is a number"),

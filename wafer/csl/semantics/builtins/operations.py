@@ -91,13 +91,12 @@ def _config(ev: Evaluator, given: Fields, at: Position) -> dict[str, Any]:
     action, target = given.action()
     columns: dict[str, Any] = {"action": action, "target": target, **given.on_control()}
     columns |= {"priority": given.priority(), "simd": given.simd()}
-    columns |= {"asynchronous": False, "thread": -1}
-    options = ("async", "asynchronous"), ("ut_id", "thread")
-    for name, column in (*options, *((same, same) for same in ("save_address", "single_step"))):
+    columns["asynchronous"] = False
+    columns["thread"] = given.number("ut_id", 0, 7) if "ut_id" in given.left else -1
+    options = ("async", "asynchronous"), *((same, same) for same in ("save_address", "single_step"))
+    for name, column in options:
         if (value := given.take(name)) is not None:
             columns[column] = value.data
-            if name == "ut_id" and str(value.type) != "ut_id":
-                ev.fail(at, f".ut_id is a ut_id, found {described(value)}", "@get_ut_id(n)")
     given.end("an operation has no option")
     for name, column in columns.items():
         if not isinstance(column, int) or not -1 <= column < _MOST:
