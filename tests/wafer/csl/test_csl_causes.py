@@ -297,6 +297,17 @@ def test_a_call_of_a_library_is_named(tmp_path):
     assert marked in cause, text
 
 
+@pytest.mark.parametrize(
+    ("pes", "said"), [(1, ""), (2, ", and 1 more PE"), (3, ", and 2 more PEs")]
+)
+def test_other_pes_are_counted_once(tmp_path, pes, said):
+    """On each PE a microthread and its task wait at one line for words that no route brings."""
+    receive = f"fn receive() void {{ @mov16(mem, c8, {async_()}); @mov16(mem, c8); }}"
+    routes = [route(x, "WEST", "RAMP") for x in range(3)]
+    text, _ = report(tmp_path, "", routes, go(*["receive();"] * pes, more=receive), "wse3")
+    assert re.search(rf"pe\.csl:\d+\){said}$", text.split("\n")[1]), text
+
+
 def test_the_table_is_wide_enough():
     assert len(ROWS) >= 40
     assert len({kind for kind, *_ in ROWS}) >= 21

@@ -80,13 +80,14 @@ def footprint(unit: Unit) -> Footprint:
 def check_memory(unit: Unit) -> tuple[list[Diagnostic], list[Diagnostic]]:
     """Return an error if a written program does not fit a PE's memory, a warning if it may not."""
     taken = footprint(unit)
-    if taken.total(ERROR) <= SRAM:
+    least, most = taken.total(-ERROR), taken.total(ERROR)
+    if most <= SRAM:
         return [], []
-    fits = taken.total(-ERROR) <= SRAM
+    fits = least <= SRAM
     message = (
         f"memory: the program {'may not' if fits else 'does not'} fit a PE (variables"
         f" {taken.variables:,} bytes, code about {taken.code:,}, stack {taken.stack}, runtime"
-        f" {taken.rest:,}: {taken.total():,} in all); expected at most {SRAM:,}"
+        f" {taken.rest:,}: {least:,} to {most:,} in all); expected at most {SRAM:,}"
     )
     cells = sorted((-types.size_of(c.type), c.at, c.name) for c in unit.cells if c.at)[:3]
     sizes = [f"'{name}' ({at}) has {-size:,} bytes" for size, at, name in cells]

@@ -32,8 +32,8 @@ _ROWS = (
     (4, 5, "load_to_dsr_xdsr_sr"),
     # Operations on descriptors: operands, and a struct of options that may be left out.
     (2, 3, "fmovs fmovh mov16 mov32 fnegs fnegh fabss fabsh fs2h fh2s fs2xp16 fh2xp16"),
-    (2, 3, "xp162fs xp162fh clz ctz popcnt"),
-    (3, 4, "fadds fsubs fmuls fmaxs faddh fsubh fmulh fmaxh faddhs fnorms fnormh fscales"),
+    (2, 3, "xp162fs xp162fh clz ctz popcnt fnorms fnormh"),
+    (3, 4, "fadds fsubs fmuls fmaxs faddh fsubh fmulh fmaxh faddhs fscales"),
     (3, 4, "fscaleh add16 addc16 sub16 and16 or16 xor16 sll16 slr16 sar16"),
     (4, 5, "fmacs fmach fmachs"),
 )

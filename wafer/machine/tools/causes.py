@@ -83,14 +83,14 @@ def explain(
         found = [waits.circle()]
     if not reported and read is not None:
         found = list(waits.unsent(read))
-    groups = defaultdict[tuple[str, str], list[Cause]](list)
+    groups = defaultdict[tuple[str, str], list[str]](list)
     for kind, text, place in found:
-        groups[kind, place].append((kind, text, place))
-    lines = list[str]()
-    for group in sorted(groups.values(), key=lambda group: group[0][0] == COMMAND)[:_MOST]:
-        kind, text, place = group[0]
-        more = f", and {len(group) - 1} more PEs" if len(group) > 1 else ""
-        lines.append(f"{kind}: {text}" + (f" ({place})" if place else "") + more)
+        groups[kind, place].append(text)
+    lines, ordered = list[str](), sorted(groups.items(), key=lambda item: item[0][0] == COMMAND)
+    for (kind, place), texts in ordered[:_MOST]:
+        pes = {text.partition(":")[0] for text in texts}  # a text begins with its PE
+        more = f", and {len(pes) - 1} more PE{'s' * (len(pes) > 2)}" if len(pes) > 1 else ""
+        lines.append(f"{kind}: {texts[0]}" + (f" ({place})" if place else "") + more)
     return [each for _, each in ranked] or list(reported), lines
 
 

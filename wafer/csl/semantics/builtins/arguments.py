@@ -108,7 +108,7 @@ class Fields:
         chosen = self.chosen("priority")
         if len(chosen) > 1 or not _PRIORITIES.keys() >= {*chosen}:
             found = ", ".join(chosen)
-            self._ev.fail(self._at, f".priority is one of {', '.join(_PRIORITIES)}, found {found}")
+            self._ev.fail(self._at, f".priority is one of {', '.join(_PRIORITIES)}; found {found}")
         return _PRIORITIES[chosen[0]] if chosen else -1
 
     def simd(self) -> int:

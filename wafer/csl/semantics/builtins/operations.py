@@ -39,14 +39,14 @@ _FORMS: dict[str, tuple[types.Type | None, ...]] = {
     "fmacs": (_F32, _F32, _F32),
     "fmach": (_F16, _F16, _F16),
     "fmachs": (_F32, _F16, _F16),
-    **dict.fromkeys(("fmovs", "fnegs", "fabss", "fs2h", "fs2xp16"), (_F32,)),
-    **dict.fromkeys(("fmovh", "fnegh", "fabsh", "fh2s", "fh2xp16"), (_F16,)),
+    **dict.fromkeys(("fmovs", "fnegs", "fabss", "fnorms", "fs2h", "fs2xp16"), (_F32,)),
+    **dict.fromkeys(("fmovh", "fnegh", "fabsh", "fnormh", "fh2s", "fh2xp16"), (_F16,)),
     **dict.fromkeys(("mov16", "clz", "ctz", "popcnt", "xp162fs", "xp162fh"), (_U16,)),
     "mov32": (_U32,),
     **dict.fromkeys(("add16", "addc16", "sub16", "and16", "or16", "xor16"), (_U16, _U16)),
     **dict.fromkeys(("sll16", "slr16", "sar16"), (_U16, _U16)),
-    **dict.fromkeys(("fnorms", "fscales"), (_F32, _I16)),
-    **dict.fromkeys(("fnormh", "fscaleh"), (_F16, _I16)),
+    "fscales": (_F32, _I16),
+    "fscaleh": (_F16, _I16),
 }
 
 # Bytes of a result's element, where they are not those of the first source.
@@ -94,9 +94,10 @@ def _config(ev: Evaluator, given: Fields, at: Position) -> dict[str, Any]:
     action, target = given.action()
     columns: dict[str, Any] = {"action": action, "target": target, **given.on_control()}
     columns |= {"priority": given.priority(), "simd": given.simd()}
-    columns |= {"asynchronous": False, "thread": -1}
-    options = ("async", "asynchronous"), ("ut_id", "thread")
-    for name, column in (*options, *((same, same) for same in ("save_address", "single_step"))):
+    columns["asynchronous"] = False
+    columns["thread"] = given.number("ut_id", 0, 7) if "ut_id" in given.left else -1
+    options = ("async", "asynchronous"), *((same, same) for same in ("save_address", "single_step"))
+    for name, column in options:
         if (value := given.take(name)) is not None:
             columns[column] = value.data
     given.end("an operation has no option")
@@ -116,12 +117,11 @@ def _accumulate(
     """With a pointer as destination a scalar is the accumulator, read anew for each element."""
     if columns["dest"] != Operand.POINTER or len(forms) != 3:
         return
-    pointer, kind = operands[0], forms[1]
+    pointer = operands[0]
     assert pointer is not None
-    assert kind is not None
     for number, place in enumerate(("src0", "src1"), 1):
-        scalar = operands[number]
-        if columns[place] == Operand.SCALAR and scalar is not None:
+        scalar, kind = operands[number], forms[number]
+        if columns[place] == Operand.SCALAR and scalar is not None and kind is not None:
             ev.write(MemoryPlace(kind, ev.register(pointer, at), 0), scalar, at)
             columns[place], operands[number] = Operand.POINTER, pointer
             return
@@ -130,19 +130,34 @@ def _accumulate(
 _PLACES = ("dest", "src0", "src1", "scalar")
 
 
+def _check_factor(ev: Evaluator, node: tree.Builtin, columns: dict[str, Any]) -> None:
+    """Refuse a product and sum without a number as factor, and one into a pointer.
+
+    The vendor's page of builtins has (dest_dsd, src_dsd1, src_dsd2, value) alone: no sum is kept.
+    """
+    hint = "a sum of products: multiply into an array by @fmuls, then @fadds(&sum, sum, products)"
+    if columns["scalar"] != Operand.SCALAR:
+        ev.fail(node.arguments[3].at, f"the last operand of {node.name} is a number", hint)
+    if columns["dest"] == Operand.POINTER:
+        ev.fail(node.arguments[0].at, f"the destination of {node.name} is no pointer", hint)
+
+
 def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     name, at = node.name[1:], node.at
     half = types.predefined(ev.unit.half)
     forms = (None, *(half if form is _F16 else form for form in _FORMS[name]))
-    values = [ev.value(argument) for argument in node.arguments[: len(forms)]]
+    arguments = list(node.arguments[: len(forms)])
+    values = [ev.value(argument) for argument in arguments]
     config = ev.settled(node.arguments[-1]) if len(node.arguments) > len(forms) else None
     if len(values) < len(forms):
         ev.fail(at, f"{node.name} takes {len(forms)} operands, found {len(values)}")
     ev.require_code(at, f"what {node.name} does")
+    if name == "faddhs" and isinstance(values[0].type, types.Pointer):  # (f32_pointer, f32, halves)
+        values[1:], arguments[1:] = values[:0:-1], arguments[:0:-1]
     given = Fields(ev, config, at)
     index = given.take("index")
     columns, operands = _config(ev, given, at), list[Value | None]()
-    for place, value, scalar, argument in zip(_PLACES, values, forms, node.arguments, strict=False):
+    for place, value, scalar, argument in zip(_PLACES, values, forms, arguments, strict=False):
         _check_fabric(ev, value, argument.at)
         wrong, role = ("fabin_dsd", "written") if place == "dest" else ("fabout_dsd", "read")
         if str(value.type) == wrong:
@@ -154,11 +169,13 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     if ev.unit.arch == "wse3" and [str(v.type) for v in values].count("fabin_dsd") > 1:
         ev.fail(at, "an operation of WSE-3 has one fabin_dsd, found 2", "receive one of them first")
     sources = [types.size_of(kind) for kind in forms if kind]
-    _check_bounds(ev, values, (_RESULTS.get(name, sources[0]), *sources), node.arguments)
+    _check_bounds(ev, values, (_RESULTS.get(name, sources[0]), *sources), arguments)
     columns.pop("save_address", None)
     if "single_step" in columns:
         ev.fail(at, "an operation has no option 'single_step'", "@load_to_dsr has it")
     _accumulate(ev, columns, operands, forms, at)
+    if "scalar" in columns:
+        _check_factor(ev, node, columns)
     for place in _PLACES[len(forms) :]:
         columns[place] = Operand.NONE
     if index is not None:
