@@ -84,21 +84,21 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 STATEMENTS = {
     "models": 7829,  # results show (38b); families: Qwen to OPT (76); stores, export refused (77)
     "sparsity": 4391,  # levels (38a); results show (38b); harness, int8, joint decode products (76)
-    "vsl": 1828,
+    "vsl": 1830,  # numbers of rows that lie apart in the batch (77)
     "wafer": 1025,  # init, step (38a); films in rows (38b); addresses, the peak by stages (77)
     "wafer/commands": 3065,  # results show (38b); sweeps tune (34); harness (76); stores, plan (77)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 881,  # keys of loggers (76); harness (76); checkpoint_root, addresses (77)
     "wafer/csl": 7669,  # features of releases (33b); functions bound as tasks, ids of queues (33a)
-    "wafer/data": 8817,  # to_batch takes a batch (38a); shards of preprocessing, addresses (77)
-    "wafer/engines": 3405,  # sharded state by whole parts, weights that are not split (77)
+    "wafer/data": 8825,  # to_batch takes a batch (38a); shards, addresses, rows of processes (77)
+    "wafer/engines": 3407,  # sharded state by whole parts, weights that are not split (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 307,  # a run ends with its sweep (77)
     "wafer/machine": 4106,  # routers that read messages' headers, both sides of switches (33b)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1526,  # sharded state (77); functions, results (38); loggers, harness (76)
-    "wafer/sweeps": 1269,  # tuning, rows of earlier tables (34); jobs of a cluster, killed (77)
+    "wafer/sweeps": 1273,  # tuning, rows of earlier tables (34); jobs of a cluster, killed (77)
     "wafer/vendor": 5238,  # calls by words of SDK 0.6, keywords that are refused (33b)
 }
 
