@@ -40,6 +40,9 @@ class Layout:
             share: noise is addressed by it, so that it does not depend on how a batch is cut. -1
             where a traced layout is of lengths, a mask or a capacity that outside jit are an
             error: ``complete`` is false then.
+        spacing: static (size, stride): segments come in groups of ``size``, one for each row of
+            the batch, and the first segments of two rows are ``stride`` numbers apart; more than
+            ``size`` where the rows between them are elsewhere.
     """
 
     lengths: Int[Array, " B"]
@@ -51,11 +54,14 @@ class Layout:
     first: Int[Array, ""] = dataclasses.field(
         default_factory=lambda: typing.cast(Array, np.int32(0))
     )
+    spacing: tuple[int, int] = dataclasses.field(default=(1, 1), metadata={"static": True})
 
     @property
     def sequences(self) -> Int[Array, " T"]:
         """Number of the token's sequence in the whole batch; meaningless at padding."""
-        return self.segments + self.first
+        size, stride = self.spacing
+        between = 0 if size == stride else self.segments // size * (stride - size)
+        return self.segments + self.first + between
 
     @property
     def complete(self) -> Bool[Array, ""] | np.bool_:
@@ -70,10 +76,10 @@ class Layout:
         """
         return nan_unless(self.complete, x)
 
-    def numbered(self, first: Int[Array, ""]) -> "Layout":
+    def numbered(self, first: Int[Array, ""], spacing: tuple[int, int] = (1, 1)) -> "Layout":
         """Return the layout with its segments counted from ``first``, as complete as it was."""
         first = jnp.where(self.complete, first, -1).astype(jnp.int32)
-        return dataclasses.replace(self, first=first)
+        return dataclasses.replace(self, first=first, spacing=spacing)
 
     @property
     def capacity(self) -> int:

@@ -22,6 +22,7 @@ import jax
 import tensorstore as ts
 
 from wafer.models.checkpoint.layout import META, RECORD, STATE, is_checkpoint, step_folders
+from wafer.models.convert.tokenizer import carry_tokenizer
 from wafer.models.errors import CheckpointError
 from wafer.models.files import STORES, atomic_write, remove_partials
 
@@ -110,7 +111,9 @@ class Store:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def upload(self, folder: pathlib.Path, name: str) -> None:
-        """Copy a checkpoint; it is complete when this returns, and not read before.
+        """Copy a checkpoint, and the tokenizer of its run beside it, where there is none.
+
+        It is complete when this returns, and not read before.
 
         Raises:
             CheckpointError: there is one of this name, other objects are there, or it cannot be
@@ -122,22 +125,28 @@ class Store:
                 f"{self.url}/{name}: is there already. Continue from it "
                 "(runconfig.autoload_last_checkpoint), or choose another place"
             )
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        files.sort(key=lambda path: path == folder / META / RECORD)  # the record last
-        items = {f"{name}/{path.relative_to(folder).as_posix()}": path for path in files}
-        parts = f"{name}/{STATE}/", f"{name}/{META}/"
-        left = [key for key in keys if key.startswith(parts)]  # by a killed upload
-        others = [key for key in keys if key not in items and not key.startswith(parts)]
-        if others:
-            raise CheckpointError(
-                f"{self.url}/{name}: holds other objects ({others[0]}); expected a name for one "
-                f"checkpoint, such as {self.url}/{name}/500"
-            )
-        self._remove(left)
-        for key, path in items.items():
-            content = path.read_bytes()
-            with self._errors():
-                self._kv.write(key, content).result()
+        with tempfile.TemporaryDirectory(prefix="wafer-checkpoint-") as text:
+            carry_tokenizer(folder, text, alone=True)  # a run has it above its checkpoints
+            items = {
+                f"{name}/{path.relative_to(place).as_posix()}": path
+                for place in (pathlib.Path(text), folder)
+                for path in sorted(place.rglob("*"))
+                if path.is_file()
+            }
+            record = items.pop(f"{name}{_END}")
+            parts = f"{name}/{STATE}/", f"{name}/{META}/"
+            left = [key for key in keys if key.startswith(parts)]  # by a killed upload
+            others = [key for key in keys if key not in items and not key.startswith(parts)]
+            if others:
+                raise CheckpointError(
+                    f"{self.url}/{name}: holds other objects ({others[0]}); expected a name for "
+                    f"one checkpoint, such as {self.url}/{name}/500"
+                )
+            self._remove(left)
+            for key, path in (items | {f"{name}{_END}": record}).items():
+                content = path.read_bytes()
+                with self._errors():
+                    self._kv.write(key, content).result()
 
     def has_arrays(self, folder: pathlib.Path, name: str) -> bool | None:
         """Return whether a checkpoint there has the arrays of a local one, by their checksums.
@@ -251,12 +260,24 @@ def synchronize(
         store.upload(checkpoints / str(local[-1]), str(local[-1]))
 
 
+def place_of(url: str) -> tuple[Store, str]:
+    """Return the place of a checkpoint and its name there.
+
+    Raises:
+        CheckpointError: no such address, or one of a bucket.
+    """
+    parent, _, name = url.rstrip("/").rpartition("/")
+    if _URL.fullmatch(parent) is None:
+        raise CheckpointError(f"{url}: expected a checkpoint, such as {url.rstrip('/')}/run/500")
+    return Store(parent), name
+
+
 @functools.cache
 def _downloaded(url: str) -> pathlib.Path:
-    parent, _, name = url.rstrip("/").rpartition("/")
+    store, name = place_of(url)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="wafer-checkpoint-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    Store(parent).download(name, folder / name)
+    store.download(name, folder / name)
     return folder / name
 
 
@@ -279,8 +300,7 @@ def local_output(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     if not (isinstance(path, str) and is_url(path)):
         yield pathlib.Path(path)
         return
-    parent, _, name = path.rstrip("/").rpartition("/")
-    store = Store(parent)
+    store, name = place_of(path)
     store.require_writable()
     with tempfile.TemporaryDirectory(prefix="wafer-checkpoint-") as folder:
         written = pathlib.Path(folder) / name

@@ -223,7 +223,7 @@ def code_in(sections: object) -> frozenset[NamedCode]:
                 for key, value in mapping.items()
                 if key not in keys and not isinstance(value, int | float | None)
             )
-            names = (str(mapping.get(key)) for key in keys)
+            names = map(mapping.get, keys)
             codes |= {
                 NamedCode(kind, name, arguments) for name in names if is_user_defined(name, kind)
             }

@@ -349,7 +349,10 @@ def test_a_hugging_face_folder_of_a_family_of_the_users(cli, tmp_path):
 
 def test_code_is_found_where_sections_name_it():
     inner = {"name": "a:b", "n": 1, "paths": ["x:y"]}
-    groups = [{"algorithm": "e:f", "budget": "c:d"}, {"algorithm": "rigl", "filter": "k:l"}]
+    groups = [
+        {"algorithm": "e:f", "budget": "c:d"},
+        {"algorithm": "rigl", "filter": "k:l", "update": {"freq": 100}, "drop_fraction": [0.3]},
+    ]
     found = code_in({"model": {"name": "llava", "text_model": inner}, "sparsity": groups})
     arguments = frozenset({("paths", '["x:y"]')})
     none = frozenset()

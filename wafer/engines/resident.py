@@ -267,11 +267,12 @@ class Resident(Engine):
         given = mark(given, given_axes)
         share = local_shard(features)
         count = num_micro_batches(share)
-        before = jax.lax.axis_index("csx") * count
+        before, shards = (f("csx") * count for f in (jax.lax.axis_index, jax.lax.axis_size))
+        processes = jax.process_count()
 
         def micro(item: tuple[PyTree, Array]) -> tuple[_Reduced, None]:
             with jax.named_scope("batch"):
-                batch = numbered(to_batch(item[0]), before + item[1])
+                batch = numbered(to_batch(item[0]), before + item[1], shards, processes)
             drop = key if self.dropout else None
 
             def loss_sum(weights: PyTree) -> tuple[Array, Aux]:

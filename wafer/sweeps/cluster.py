@@ -37,9 +37,10 @@ class Work(NamedTuple):
                     raise RuntimeError("the sweep has ended")
                 time.sleep(_POLL)
             return process.returncode, time.monotonic() - began
-        finally:  # a time limit, or the end of the sweep: it writes its checkpoint
+        except BaseException:  # a time limit, or the end of the sweep: it writes its checkpoint
             process.terminate()
-            process.wait(PATIENCE)
+            self.launch.note(process.wait(PATIENCE), time.monotonic() - began)
+            raise
 
     def checkpoint(self) -> Any:
         """Return what is put into the queue again where a job meets its time limit."""

@@ -37,7 +37,7 @@ class Result(NamedTuple):
 
     metrics: dict[str, float]  #: of its last evaluation, by name; none where its loss diverged
     levels: dict[str, float]  #: parameter -> sparsity, as the last log line had it
-    seconds: float  #: of all starts that came to an end
+    seconds: float  #: of all starts whose end was seen
 
 
 class Launch(NamedTuple):
@@ -83,6 +83,11 @@ class Launch(NamedTuple):
                 | {"PYTHONUNBUFFERED": "1", "WAFER_PARENT": str(os.getpid())},
                 start_new_session=True,
             )
+
+    def note(self, code: int, seconds: float) -> None:
+        """Note the exit code and the seconds of a start that has ended."""
+        with (self.folder / _STARTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"seconds": seconds, "code": code}) + "\n")
 
 
 class Trial(NamedTuple):
@@ -186,8 +191,7 @@ class Trial(NamedTuple):
         Returns:
             Why the run is not finished, in a line; '' when it is.
         """
-        with (self.folder / _STARTS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"seconds": seconds, "code": code}) + "\n")
+        self.launch.note(code, seconds)
         if code:
             return _ended_by(code) or self._reason(code, since)
         metrics = self._evaluation()

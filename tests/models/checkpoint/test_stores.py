@@ -77,6 +77,34 @@ def test_a_checkpoint_above_others_is_removed_without_them(tmp_path, memory):
     assert all(key.startswith(b"bucket/run/4/") for key in keys(memory))
 
 
+def test_the_tokenizer_of_a_run_is_copied_beside_its_checkpoint(tmp_path, memory):
+    """Which a command that reads the address needs, and has no folder above it."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+    folder = checkpoint(tmp_path / "checkpoints" / "4")
+    Store("s3://bucket/run").upload(folder, "4")
+    copied = stores.local_path("s3://bucket/run/4")
+    assert (copied / "tokenizer.json").read_text() == "{}"
+    assert main(["checkpoint", "copy", str(folder), "s3://bucket/copy"]) == 0
+    assert memory.read("bucket/copy/tokenizer.json").result().value == b"{}"
+    assert not (folder / "tokenizer.json").exists()
+    (folder / "tokenizer.json").write_text('{"own": 1}')
+    Store("s3://bucket/own").upload(folder, "4")  # the nearest
+    assert memory.read("bucket/own/4/tokenizer.json").result().value == b'{"own": 1}'
+
+
+@pytest.mark.parametrize("verb", ["info", "delete", "verify"])
+def test_a_bucket_is_no_checkpoint(verb, capsys):
+    assert main(["checkpoint", verb, "s3://bucket/"]) == 1
+    said = "s3://bucket/: expected a checkpoint, such as s3://bucket/run/500"
+    assert said in capsys.readouterr().err
+
+
+def test_a_copy_from_a_store_names_its_address(tmp_path, memory, capsys):
+    Store("s3://bucket/run").upload(checkpoint(tmp_path / "4"), "4")
+    assert main(["checkpoint", "copy", "s3://bucket/run/4", str(tmp_path / "copy")]) == 0
+    assert capsys.readouterr().out == f"s3://bucket/run/4 -> {tmp_path / 'copy'}\n"
+
+
 def test_what_a_killed_upload_left_is_removed(tmp_path, memory):
     for name in ("state/d/old", "state/_METADATA", "commit_success.txt"):
         memory.write(f"bucket/run/4/{name}", b"old").result()

@@ -6,11 +6,12 @@ import pathlib
 
 import h5py
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from wafer import vsl
-from wafer.data.batching.batches import host_batch, row_lengths, to_batch
+from wafer.data.batching.batches import host_batch, numbered, row_lengths, to_batch
 from wafer.data.batching.dataset import TOKENIZER, Context, build_dataset
 from wafer.data.batching.pipeline import Loader
 from wafer.data.batching.sources import DocumentSource
@@ -206,6 +207,36 @@ def test_shards_of_a_batch_hold_the_rows_of_the_whole():
     for loader in (whole, *parts):
         loader.close()
     assert sorted(map(tuple, both)) == sorted(map(tuple, want))
+
+
+@pytest.mark.parametrize("form", ["padded", "stripped", "packed"])
+def test_sequences_have_one_number_for_any_number_of_processes(form):
+    """24 rows on 6 systems of 1, 2 or 3 processes, 2 micro-batches each; each token has an id."""
+    rows = {"input_ids": np.arange(96, dtype=np.int32).reshape(24, 4)}
+    rows["attention_mask"] = np.ones_like(rows["input_ids"])
+    if form == "packed":  # two documents of two tokens in each row
+        rows["attention_span"] = np.tile(np.int32([1, 0, 1, 0]), (24, 1))
+        rows["position_ids"] = np.tile(np.int32([0, 1, 0, 1]), (24, 1))
+
+    def numbers(processes):
+        found = {}
+        for process in range(processes):
+            own = {name: value[process::processes] for name, value in rows.items()}
+            ladder = vsl.Ladder(multiple=4) if form == "stripped" else None
+            shared = host_batch(own, 6 // processes, 2, ladder)
+            for at in range(12 // processes):
+                one = {k: v.reshape(-1, *v.shape[2:])[at] for k, v in shared.items()}
+                shard = jnp.int32(process * 12 // processes + at)
+                batch = numbered(to_batch(one), shard, 12, processes)
+                found |= zip(
+                    np.asarray(batch.tokens).tolist(),
+                    np.asarray(batch.layout.sequences).tolist(),
+                    strict=True,
+                )
+        return found
+
+    assert numbers(1) == numbers(2) == numbers(3)
+    assert len(set(numbers(2).values())) == (48 if form == "packed" else 24)
 
 
 def test_hdf5_errors_name_the_file(tmp_path):

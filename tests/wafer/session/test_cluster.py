@@ -193,7 +193,7 @@ def losses(folder):
 @pytest.mark.parametrize("execution", ["resident", "weight_streaming"])
 def test_two_processes_train_like_one(tmp_path, execution):
     window = {"start_step": 2, "end_step": 2} if execution == "resident" else None
-    params = write(tmp_path, max_steps=2, op_profiler_config=window)
+    params = write(tmp_path, model={"dropout_rate": 0.1}, max_steps=2, op_profiler_config=window)
     two = tmp_path / "two"
     finish(launch(params, two, 2, "--execution", execution))
     profiles = sorted(path.parent.name for path in two.glob("profile/*/op_profile.json"))

@@ -1,6 +1,7 @@
 """Sweeps whose runs are jobs: arrays of SLURM, and the same path on this machine."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -19,7 +20,7 @@ from wafer.errors import ConfigError
 from wafer.session.metrics import read_metrics
 from wafer.sweeps.cluster import Work
 from wafer.sweeps.files import read_sweep
-from wafer.sweeps.trials import trials_of
+from wafer.sweeps.trials import Launch, trials_of
 
 pytest.importorskip("submitit")
 GRID = {"base": config(), "seeds": [1, 2], "arms": {"dense": {}, "wide": {"model.filter_size": 64}}}
@@ -101,6 +102,21 @@ def test_a_killed_sweep_leaves_no_run_behind(tmp_path, executor):
     until(lambda: not list(processes_of(folder)))
     log = (folder / "dense" / "1" / "output.log").read_text()
     assert "Stopped early; the same command continues" in log
+    # The job counts the seconds of the start; a process without one has lost its observer.
+    assert (folder / "dense" / "1" / "starts.jsonl").exists() == bool(executor)
+
+
+def test_a_job_that_ends_before_its_run_counts_the_time_of_the_run(tmp_path, monkeypatch):
+    launch = Launch(tmp_path, 1, begins=False, anew=False)
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(Launch, "process", lambda self: subprocess.Popen(sleeps))
+    with subprocess.Popen([sys.executable, "-c", ""]) as sweep:
+        pass
+    with pytest.raises(RuntimeError, match="the sweep has ended"):
+        Work(launch, sweep.pid)()
+    start = json.loads((tmp_path / "starts.jsonl").read_text())
+    assert start["code"] == -signal.SIGTERM
+    assert 0 < start["seconds"] < 60
 
 
 def test_what_a_job_gets_is_data_that_finds_its_place(tmp_path):

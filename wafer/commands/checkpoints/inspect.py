@@ -167,11 +167,11 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from wafer.models.checkpoint.stores import Store, is_url
+    from wafer.models.checkpoint.stores import is_url, place_of
 
     if is_url(args.path):
-        parent, _, name = args.path.rstrip("/").rpartition("/")
-        Store(parent).delete(name)
+        store, name = place_of(args.path)
+        store.delete(name)
         sys.stdout.write(f"Deleted {args.path}\n")
         return 0
     path = _checkpoint_path(args.path)
@@ -190,6 +190,7 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 def _transfer(args: argparse.Namespace) -> int:
     from wafer.models.checkpoint.stores import is_url, local_output
+    from wafer.models.convert.tokenizer import carry_tokenizer
 
     stored = [is_url(text) for text in (args.source, args.target)]
     if any(stored) and args.change is not _copy:
@@ -199,6 +200,8 @@ def _transfer(args: argparse.Namespace) -> int:
         url = f"{args.target}{source.name if args.target.endswith('/') else ''}"
         with local_output(url) as path:
             _copy(source, path)
+            if source.is_dir():
+                carry_tokenizer(source, path, alone=True)
         sys.stdout.write(f"{args.source} -> {url}\n")
         return 0
     source, target = _checkpoint_path(args.source), pathlib.Path(args.target).expanduser()
@@ -208,5 +211,5 @@ def _transfer(args: argparse.Namespace) -> int:
         raise FileExistsError(f"{target} is there already; name another path")
     target.parent.mkdir(parents=True, exist_ok=True)
     args.change(source, target)
-    sys.stdout.write(f"{source} -> {target}\n")
+    sys.stdout.write(f"{args.source if stored[0] else source} -> {target}\n")
     return 0

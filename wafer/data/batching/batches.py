@@ -191,16 +191,28 @@ def to_batch(features: Mapping[str, Array] | Batch) -> Batch:
     )
 
 
-def numbered(batch: Batch, shard: Array) -> Batch:
+def numbered(batch: Batch, shard: Array, shards: int = 1, processes: int = 1) -> Batch:
     """Number a micro-batch's sequences as in the whole batch: dropout depends on the numbers.
 
     Args:
         batch: one of equal shares.
-        shard: [] int32, how many shares come before it.
+        shard: [] int32, how many shares come before it, those of process 0 first.
+        shards: N * A, the shares of the whole batch.
+        processes: P; each has every P-th row of the batch (``pipeline.Loader``).
     """
-    is_layout = lambda node: isinstance(node, vsl.Layout)
-    number = lambda x: x.numbered(shard * x.lengths.shape[-1]) if is_layout(x) else x
-    return jax.tree.map(number, batch, is_leaf=is_layout)
+    layout = batch.layout
+    rows = layout.lengths.shape[-1] if layout.rows is None else layout.rows[0]
+    process, before = jnp.divmod(shard, shards // processes)
+
+    def number(x: object) -> object:
+        if not isinstance(x, vsl.Layout):
+            return x
+        own = x.lengths.shape[-1]
+        size = own // rows  # sequences of a row
+        first = before * own * processes + process * size
+        return x.numbered(first, (size, size * processes))
+
+    return jax.tree.map(number, batch, is_leaf=lambda node: isinstance(node, vsl.Layout))
 
 
 def _contexts(features: Mapping[str, Array]) -> dict[str, Array | vsl.Layout]:

@@ -42,9 +42,10 @@ def make_batch(core: Core, features: PyTree) -> Batch:
     del core
     share = local_shard(features)
     count = num_micro_batches(share)
-    shards = jax.lax.axis_index("csx") * count + jnp.arange(count, dtype=jnp.int32)
-    one = lambda item: numbered(to_batch(item[0]), item[1])
-    return add_axis(jax.lax.map(one, (share, shards)))
+    before = jax.lax.axis_index("csx") * count + jnp.arange(count, dtype=jnp.int32)
+    shards = jax.lax.axis_size("csx") * count
+    one = lambda item: numbered(to_batch(item[0]), item[1], shards, jax.process_count())
+    return add_axis(jax.lax.map(one, (share, before)))
 
 
 def cut(core: Core, batch: Batch) -> list[Batch]:
