@@ -91,7 +91,7 @@ STATEMENTS = {
     "wafer/commands": 3068,  # results show (38b); sweeps tune (34); harness (76); stores, plan (77)
     "wafer/compiler": 2219,  # results show (38b); the page of a floor plan (75)
     "wafer/config": 881,  # keys of loggers (76); harness (76); checkpoint_root, addresses (77)
-    "wafer/csl": 7726,  # functions bound as tasks (33a); ends of ranges, floats, descriptors (32)
+    "wafer/csl": 7727,  # functions bound as tasks (33a); ends of ranges, floats, descriptors (32)
     "wafer/data": 8825,  # to_batch takes a batch (38a); shards of preprocessing, addresses (77)
     "wafer/engines": 3407,  # sharded state by whole parts, weights that are not split (77)
     "wafer/fabric": 2060,

@@ -267,7 +267,7 @@ class Resident(Engine):
         given = mark(given, given_axes)
         share = local_shard(features)
         count = num_micro_batches(share)
-        before, shards = (f("csx") * count for f in (jax.lax.axis_index, jax.lax.axis_size))
+        before, shards = jax.lax.axis_index("csx") * count, jax.lax.axis_size("csx") * count
         processes = jax.process_count()
 
         def micro(item: tuple[PyTree, Array]) -> tuple[_Reduced, None]:

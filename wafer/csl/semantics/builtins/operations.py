@@ -136,6 +136,8 @@ def _check_factor(ev: Evaluator, node: tree.Builtin, columns: dict[str, Any]) ->
     The vendor's page of builtins has (dest_dsd, src_dsd1, src_dsd2, value) alone: no sum is kept.
     """
     hint = "a sum of products: multiply into an array by @fmuls, then @fadds(&sum, sum, products)"
+    if "scalar" not in columns:
+        return
     if columns["scalar"] != Operand.SCALAR:
         ev.fail(node.arguments[3].at, f"the last operand of {node.name} is a number", hint)
     if columns["dest"] == Operand.POINTER:
@@ -174,8 +176,7 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     if "single_step" in columns:
         ev.fail(at, "an operation has no option 'single_step'", "@load_to_dsr has it")
     _accumulate(ev, columns, operands, forms, at)
-    if "scalar" in columns:
-        _check_factor(ev, node, columns)
+    _check_factor(ev, node, columns)
     for place in _PLACES[len(forms) :]:
         columns[place] = Operand.NONE
     if index is not None:
