@@ -39,7 +39,7 @@ template <bool kRecords>
   }
   if (core.feeding) moved |= feed(w, core);
   // 5. Move: words arrive in the router, go up and down the ramp, and enter input queues.
-  const int changes = move<kRecords>(w, core, sent, worker);
+  const uint32_t changes = move<kRecords>(w, core, sent, worker);
   moved |= changes & kMoved;
   // 6. Dispatch: an idle PE starts a task.
   if (may_dispatch(core)) moved |= dispatch(w, core, w.cycle, worker);

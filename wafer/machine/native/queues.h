@@ -37,7 +37,10 @@ inline void queue_up(Wafer& w, Core& core, Wavelet sent) {
   const int place = (out.head + out.size) % kQueues;
   out.words[place] = sent, out.since[place] = uint32_t(w.cycle), out.size += 1;
   core.sending |= bit;
-  if (w.recorder) w.recorder->queued(core.cell, w.slots + sent.queue(), sent.word());
+  if (w.recorder) {
+    w.recorder->queue_word(core.cell, sent.queue(), false);
+    w.recorder->value(core.cell, w.slots + sent.queue(), sent.word());
+  }
   if (out.size == w.costs.output_depth[sent.queue()]) core.full |= bit;
 }
 
@@ -112,7 +115,7 @@ inline void flush(Core& core) {
     const int slot = leaves(w, core, sent, worker);
     if (slot == kStays) continue;
     out.head = (out.head + 1) % kQueues, out.size += -1;
-    if (w.recorder) w.recorder->word(core.cell, w.slots + queue, kTaken);
+    if (w.recorder) w.recorder->queue_word(core.cell, queue, true);
     core.full &= ~(1 << queue);
     if (!out.size) core.sending &= ~(1 << queue), flush(core);
     *moved = true;
@@ -134,7 +137,10 @@ inline bool feed(Wafer& w, Core& core) {
     if (port == kRamp ? lane.size >= lane.depth : lane.router[1] || !(lane.rx >> port & 1)) continue;
     if (port == kRamp) push_word(core, slot, word.word(), word.flag() & kControl);
     else word.join(&lane.arriving), w.incoming[core.cell] |= 1u << slot;
-    if (w.recorder && port == kRamp) w.recorder->queued(core.cell, slot, word.word());
+    if (w.recorder && port == kRamp) {
+      w.recorder->word(core.cell, slot, kQueued);
+      w.recorder->value(core.cell, slot, word.word());
+    }
     exchange.in.pop_front(), moved = true;
   }
   return moved;

@@ -5,8 +5,8 @@
 // an order that does not depend on the threads.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <deque>
+#include <numeric>
 #include <vector>
 
 #include "program.h"
@@ -53,18 +53,27 @@ struct Run {
 // The last run of a lane and step: of one word while the stride is 0, else until before `next`, which
 // is a cycle that is over for one word.
 struct OpenRun {
-  uint32_t next;
+  uint32_t begin, next;
   uint16_t stride;
   uint8_t ports, used;
 };
-// What a color of a PE does from a cycle on, once in `stride` cycles until before `next`, or once while the
-// stride is 0: a bit for each step, and behind them the ports by which a word leaves. Most colors do the
-// same for thousands of cycles, and one comparison finds that; when it ends, its words join the OpenRuns.
+// What a color of a PE does, or an end of an output queue, once in `stride` cycles until before `next`, or
+// once while the stride is 0. Most do the same for thousands of cycles, and one comparison finds that; when
+// it ends, the words of a color join the OpenRuns, and those of a queue's end are a run themselves.
 struct OpenLane {
-  uint32_t begin, next;
-  uint16_t stride, does;
+  uint32_t next;
+  uint16_t does, stride;
 };
-inline uint32_t bit(Step step) { return 1u << step; }
+// What a color does: the ports by which a word leaves, whether one does the other steps, and how many words
+// the CE takes.
+inline uint32_t does(int ports, int enters, int queued, int taken, int rises, int climbs) {
+  return uint32_t(((((taken * 2 + queued) * 2 + climbs) * 2 + enters) * 2 + rises) * 32 + ports);
+}
+constexpr int kBits[] = {0, 6, 8, 9, 5, 7};  // where does() has each step
+inline int words_of(int does, int step) {
+  const int words = does >> kBits[step];
+  return step == kTaken ? words : step == kLeaves ? (words & 31) > 0 : words & 1;
+}
 
 // The ports of a router for a color from a cycle on.
 struct RouteRow {
@@ -75,6 +84,17 @@ struct RouteRow {
 struct ValueRow {
   int32_t cell, lane;
   uint32_t word;
+};
+
+// A count by rows of PEs: no two host threads write the same one.
+class Count {
+ public:
+  explicit Count(int rows) : rows_(size_t(rows)) {}
+  int64_t& operator[](int row) { return rows_[size_t(row)]; }
+  int64_t sum() const { return std::accumulate(rows_.begin(), rows_.end(), int64_t(0)); }
+
+ private:
+  std::vector<int64_t> rows_;
 };
 
 class Recorder {
@@ -91,14 +111,17 @@ class Recorder {
       : settings_(settings), columns_(columns), slots_(slots), links_(links), rows_(size_t(rows)),
         running_(size_t(area() * kLanes)), windows_(size_t(settings.windows)),
         states_(size_t(settings.states ? area() : 0)), routes_(size_t(rows)), runs_(size_t(rows)),
-        values_(size_t(rows)), last_(states_.size()), stays_(states_.size()),
-        open_(size_t(settings.words ? area() * lanes() * kSteps : 0), {UINT32_MAX, 0, 0, 0}),
-        begins_(open_.size()), early_(settings.from ? open_.size() : 0),
-        open_lanes_(settings.words ? size_t(area() * slots) : 0, {0, UINT32_MAX, 0, 0}) {
+        values_(size_t(rows)), last_(states_.size()), stays_(size_t(rows * columns)),
+        open_(size_t(settings.words ? area() * slots * kSteps : 0), {0, UINT32_MAX, 0, 0, 0}),
+        early_(size_t(settings.words && settings.from ? area() * lanes() * kSteps : 0)),
+        open_lanes_(settings.words ? size_t(area() * each()) : 0, {UINT32_MAX, 0, 0}),
+        lane_begins_(open_lanes_.size()), event_count_(rows), state_count_(rows), run_count_(rows),
+        value_count_(rows) {
     for (int cell = 0; cell < rows * columns; ++cell) {
       const int64_t x = cell % columns - settings.x, y = cell / columns - settings.y;
       const bool inside = x >= 0 && x < settings.width && y >= 0 && y < settings.height;
       places_.push_back(inside ? int32_t(y * settings.width + x) : -1);
+      lanes_.push_back(inside && words_until_ ? &open_lanes_[size_t(place(cell) * each())] : nullptr);
     }
   }
 
@@ -112,15 +135,13 @@ class Recorder {
     if (!there) return;
     there->elements = elements;
     if (cycle >= settings_.from) rows_[size_t(cell / columns_)].push_back(until(*there, cycle));
-    count_.fetch_add(cycle >= settings_.from, std::memory_order_relaxed);
+    event_count_[cell / columns_] += cycle >= settings_.from;
     *there = {};
   }
 
   // What a PE does from a cycle on, this one or a later one, until the next row of it.
   void state(int cell, int64_t cycle, int state, int pc, uint32_t path = 0) {
-    const int64_t at = settings_.states ? place(cell) : -1;
-    if (at >= 0 && (path || stays_[size_t(at)] != stay(state, pc)))
-      begin_state(cell, cycle, state, pc, path);
+    if (path || stays_[size_t(cell)] != stay(state, pc)) begin_state(cell, cycle, state, pc, path);
   }
 
   // The last state of a PE; none if it is not recorded.
@@ -147,58 +168,47 @@ class Recorder {
         {cycle_, cell, uint8_t(slot), uint8_t(rx), uint8_t(tx), uint8_t(position)});
   }
 
-  // A word does a step in this cycle. Words at even distances are one run; those before the first
-  // recorded cycle count as of the one before it.
-  void word(int cell, int lane, Step step) {
-    const int64_t at = place(cell);
-    if (at < 0 || cycle_ >= words_until_) return;
-    if (lane < slots_ && open_lanes_[size_t(at * slots_ + lane)].does & bit(step))
-      close(cell, at, lane);
-    step_of(cell, size_t((at * lanes() + lane) * kSteps + step), uint32_t(cycle_), 0);
+  // A word of a color does a step in this cycle, besides those that `go_on` has. Words at even distances are
+  // one run; those before the first recorded cycle count as of the one before it.
+  void word(int cell, int slot, Step step) {
+    if (!lanes_of(cell)) return;
+    if (words_of(lanes_of(cell)[slot].does, step)) close(cell, slot);
+    step_of(cell, run_of(cell, slot, step), uint32_t(cycle_), 0);
   }
 
-  // What the colors of a PE did last; none if their words are not recorded in this cycle.
-  OpenLane* lanes_of(int cell) {
-    const int64_t at = place(cell);
-    return at < 0 || cycle_ >= words_until_ ? nullptr : open_lanes_.data() + at * slots_;
+  // A word enters an output queue, or leaves it.
+  void queue_word(int cell, int queue, bool leaves) {
+    OpenLane* const lanes = lanes_of(cell);
+    if (lanes) go_on(lanes, cell, slots_ + 2 * queue + leaves, 1);
   }
 
-  // What a color does that does not go on with what it did last.
-  [[gnu::noinline]] void begin_lane(int cell, int lane, uint32_t does) {
-    const int64_t at = place(cell);
-    OpenLane& open = open_lanes_[size_t(at * slots_ + lane)];
-    const uint32_t cycle = uint32_t(cycle_), since = cycle - open.begin;
-    if (open.does == does && !open.stride && since <= UINT16_MAX) {
-      open.stride = uint16_t(since), open.next = cycle + since;
-      return;
-    }
-    close(cell, at, lane);
-    open = {cycle, cycle - 1, 0, uint16_t(does)};
-    if (cycle_ < settings_.from) close(cell, at, lane);
+  // What the lanes of a PE did last; none if its words are not recorded in this cycle.
+  OpenLane* lanes_of(int cell) { return lanes_[size_t(cell)]; }
+
+  // What a lane of a PE does in this cycle; lanes: what they did last.
+  [[gnu::always_inline]] void go_on(OpenLane* lanes, int cell, int lane, uint32_t does) {
+    OpenLane& open = lanes[lane];
+    if (open.next == uint32_t(cycle_) && open.does == does) open.next += open.stride;
+    else if (does) begin_lane(cell, lane, does);
   }
 
-  // A word enters a queue; its value is kept.
-  void queued(int cell, int lane, uint32_t word) {
-    this->word(cell, lane, kQueued);
-    value(cell, lane, word);
-  }
+  // The value of a word that enters a queue.
   void value(int cell, int lane, uint32_t word) {
-    if (cycle_ >= values_until_ || place(cell) < 0 || cycle_ < settings_.from) return;
-    values_[size_t(cell / columns_)].push_back({cell, lane, word});
-    value_count_.fetch_add(1, std::memory_order_relaxed);
+    if (cycle_ < values_until_) keep_value(cell, lane, word);
   }
 
   // Between two cycles, while one host thread runs.
   void advance(int64_t cycle) {
-    const bool was = inside();
+    const bool was = inside(), words = cycle_ < words_until_;
     const int64_t ends = was ? window() : -1;
     cycle_ = cycle;
     if (!was && inside()) count(&before_);
     if (was && (!inside() || window() != ends)) count(&windows_[size_t(ends)]);
-    if (run_count_ >= settings_.words) words_until_ = std::min(words_until_, cycle);
-    if (value_count_ >= settings_.values) values_until_ = std::min(values_until_, cycle);
-    if (settings_.states && state_count_ + area() >= settings_.states) thin();
-    if (count_ >= settings_.events && stopped_ == INT64_MAX) stopped_ = cycle;
+    if (run_count_.sum() >= settings_.words) words_until_ = std::min(words_until_, cycle);
+    if (value_count_.sum() >= settings_.values) values_until_ = std::min(values_until_, cycle);
+    if (settings_.states && state_count_.sum() + area() >= settings_.states) thin();
+    if (event_count_.sum() >= settings_.events && stopped_ == INT64_MAX) stopped_ = cycle;
+    if (words && cycle >= words_until_) std::fill(lanes_.begin(), lanes_.end(), nullptr);
     while (inside() && window() >= settings_.windows) halve();
   }
 
@@ -232,13 +242,17 @@ class Recorder {
     return out;
   }
   std::vector<Run> runs() {
-    for (size_t at = 0; at < open_lanes_.size(); ++at) {
-      const int64_t place = int64_t(at) / slots_, y = settings_.y + place / settings_.width;
-      close(int(y * columns_), place, int(at) % slots_);
+    std::vector<Run> last;
+    for (int cell = 0; settings_.words && cell < int(places_.size()); ++cell) {
+      if (place(cell) < 0) continue;
+      for (int slot = 0; slot < slots_; ++slot) close(cell, slot);
+      for (size_t k = run_of(cell, 0, 0), end = run_of(cell, slots_, 0); k < end; ++k)
+        if (open_[k].used) last.push_back(run(cell, k));
+      for (int lane = slots_; lane < each(); ++lane)
+        if (open_lanes_[lane_of(cell, lane)].does) last.push_back(queue_run(cell, lane));
     }
     std::vector<Run> out = joined<Run>(runs_);
-    for (size_t k = 0; k < open_.size(); ++k)
-      if (open_[k].used) out.push_back(run(k));
+    out.insert(out.end(), last.begin(), last.end());
     for (size_t k = 0; k < early_.size(); ++k)
       if (early_[k]) out.push_back({uint32_t(settings_.from - 1), uint32_t(k) << 5, early_[k], 0});
     return out;
@@ -258,6 +272,7 @@ class Recorder {
   bool inside() const { return cycle_ >= settings_.from && cycle_ < settings_.to; }
   int64_t window() const { return (cycle_ - settings_.from) / every_; }
   int64_t lanes() const { return slots_ + kQueues; }
+  int64_t each() const { return slots_ + 2 * kQueues; }  // OpenLanes of a PE
   int64_t place(int cell) const { return places_[size_t(cell)]; }
 
   template <class Row>
@@ -270,10 +285,27 @@ class Recorder {
     return out;
   }
 
-  Run run(size_t k) const {
-    const OpenRun& open = open_[k];
-    const uint32_t begin = begins_[k], words = open.stride ? (open.next - begin) / open.stride : 1;
-    return {begin, uint32_t(k) << 5 | open.ports, words, open.stride};
+  size_t lane_of(int cell, int lane) const { return size_t(place(cell) * each() + lane); }
+  size_t run_of(int cell, int slot, int step) const {
+    return size_t((place(cell) * slots_ + slot) * kSteps + step);
+  }
+  // Of a run of open_, and of an end of a queue: the key without its ports.
+  size_t key_of(int cell, size_t k) const { return k + size_t(place(cell) * kQueues * kSteps); }
+  size_t queue_key(int cell, int lane) const {
+    const int queue = (lane - slots_) / 2, step = (lane - slots_) % 2 ? kTaken : kQueued;
+    return size_t((place(cell) * lanes() + slots_ + queue) * kSteps + step);
+  }
+  template <class Open>
+  static Run run(size_t key, const Open& open, uint32_t begin, int ports) {
+    const uint32_t words = open.stride ? (open.next - begin) / open.stride : 1;
+    return {begin, uint32_t(key) << 5 | uint32_t(ports), words, open.stride};
+  }
+  Run run(int cell, size_t k) const {
+    return run(key_of(cell, k), open_[k], open_[k].begin, open_[k].ports);
+  }
+  Run queue_run(int cell, int lane) const {
+    const size_t k = lane_of(cell, lane);
+    return run(queue_key(cell, lane), open_lanes_[k], lane_begins_[k], 0);
   }
 
   [[gnu::always_inline]] void step_of(int cell, size_t k, uint32_t cycle, int ports) {
@@ -285,45 +317,78 @@ class Recorder {
   // A word that does not go on with the last run of its lane and step.
   [[gnu::noinline]] void begin_run(int cell, size_t k, uint32_t cycle, int ports) {
     OpenRun& open = open_[k];
-    if (cycle_ < settings_.from) return void(++early_[k]);
-    const uint32_t since = cycle - begins_[k];
+    if (cycle_ < settings_.from) return void(++early_[key_of(cell, k)]);
+    const uint32_t since = cycle - open.begin;
     if (open.used && !open.stride && open.ports == ports && since && since <= UINT16_MAX) {
       open.stride = uint16_t(since), open.next = cycle + since;
       return;
     }
-    if (open.used) runs_[size_t(cell / columns_)].push_back(run(k));
-    open = {cycle - 1, 0, uint8_t(ports), 1}, begins_[k] = cycle;
-    run_count_.fetch_add(1, std::memory_order_relaxed);
+    if (open.used) runs_[size_t(cell / columns_)].push_back(run(cell, k));
+    open = {cycle, cycle - 1, 0, uint8_t(ports), 1};
+    ++run_count_[cell / columns_];
+  }
+
+  // What a lane does that does not go on with what it did last.
+  [[gnu::noinline]] void begin_lane(int cell, int lane, uint32_t does) {
+    const size_t k = lane_of(cell, lane);
+    OpenLane& open = open_lanes_[k];
+    if (lane >= slots_ && cycle_ < settings_.from) return void(++early_[queue_key(cell, lane)]);
+    const uint32_t cycle = uint32_t(cycle_), since = cycle - lane_begins_[k];
+    if (open.does == does && !open.stride && since && since <= UINT16_MAX) {
+      open.stride = uint16_t(since), open.next = cycle + since;
+      return;
+    }
+    if (lane < slots_) {
+      close(cell, lane);
+    } else {
+      if (open.does) runs_[size_t(cell / columns_)].push_back(queue_run(cell, lane));
+      ++run_count_[cell / columns_];
+    }
+    open = {cycle - 1, uint16_t(does), 0}, lane_begins_[k] = cycle;
+    if (cycle_ < settings_.from) close(cell, lane);
   }
 
   // Ends what a color did last: its words are in the runs of its steps.
-  void close(int cell, int64_t at, int lane) {
-    OpenLane& open = open_lanes_[size_t(at * slots_ + lane)];
-    for (uint32_t steps = open.does & (bit(kSteps) - 1); steps; steps &= steps - 1) {
-      const int step = __builtin_ctz(steps), ports = step == kLeaves ? open.does >> kSteps : 0;
-      const size_t k = size_t((at * lanes() + lane) * kSteps + step);
-      uint32_t cycle = open.begin, words = open.stride ? (open.next - cycle) / open.stride : 1;
-      for (; words; --words, cycle += open.stride) {
-        OpenRun& run = open_[k];
-        if (words > 1 && run.next == cycle && run.stride == open.stride && run.ports == ports) {
-          run.next = open.next;
-          break;
-        }
-        step_of(cell, k, cycle, ports);
-      }
+  void close(int cell, int slot) {
+    OpenLane& open = open_lanes_[lane_of(cell, slot)];
+    for (int step = 0; open.does && step < kSteps; ++step)
+      if (const int words = words_of(open.does, step))
+        join(cell, slot, step, open, words, step == kLeaves ? open.does & 31 : 0);
+    open = {UINT32_MAX, 0, 0};
+  }
+
+  // Words of a color, so many in a cycle, join the run of a step.
+  void join(int cell, int slot, int step, const OpenLane& lane, int words, int ports) {
+    const size_t k = run_of(cell, slot, step);
+    const uint32_t begin = lane_begins_[lane_of(cell, slot)];
+    OpenRun& run = open_[k];
+    const uint32_t stride = std::max<uint32_t>(lane.stride, 1), end = lane.stride ? lane.next : begin + 1;
+    for (uint32_t cycle = begin; cycle != end; cycle += stride) {
+      for (int word = 0; word < words; ++word) step_of(cell, k, cycle, ports);
+      if (words > 1 || cycle + stride == end) continue;
+      // The rest at once, if the run has just begun, or has this stride.
+      if (!run.stride) run.stride = lane.stride;
+      if (run.stride == stride) return void(run.next = end);
     }
-    open = {0, UINT32_MAX, 0, 0};
+  }
+
+  [[gnu::noinline]] void keep_value(int cell, int lane, uint32_t word) {
+    if (place(cell) < 0 || cycle_ < settings_.from) return;
+    values_[size_t(cell / columns_)].push_back({cell, lane, word});
+    ++value_count_[cell / columns_];
   }
 
   // As stays_ has it.
   static uint64_t stay(int state, int pc) { return uint64_t(uint32_t(pc)) << 32 | uint64_t(state + 1); }
 
   [[gnu::noinline]] void begin_state(int cell, int64_t cycle, int state, int pc, uint32_t path) {
+    stays_[size_t(cell)] = path ? 0 : stay(state, pc);
+    if (!settings_.states || place(cell) < 0) return;
     const size_t at = size_t(place(cell));
     const StateRow row{cycle, cell, state, pc, path, 1, 0};
     OpenState& open = last_[at];
     if (open.turns && sampled(open) != sampled(row)) keep(&states_[at], open);
-    open = {row, -1, 0}, stays_[at] = path ? 0 : stay(state, pc);
+    open = {row, -1, 0};
   }
 
   // Keeps a row that is over. One that does the same as the row before, at an even distance, joins it.
@@ -336,7 +401,7 @@ class Recorder {
       return;
     }
     rows->push_back(row);
-    state_count_.fetch_add(1, std::memory_order_relaxed);
+    ++state_count_[row.cell / columns_];
   }
 
   // The sampled cycle that a state belongs to: the first one that is not before its own.
@@ -348,9 +413,8 @@ class Recorder {
   // Samples states of half as many cycles, until half of the room is free. Of the states of a sampled
   // cycle the last one stays.
   void thin() {
-    while (state_count_ + area() > settings_.states / 2 && sampled_ < cycle_) {
+    while (state_count_.sum() + area() > settings_.states / 2 && sampled_ < cycle_) {
       sampled_ *= 2;
-      int64_t count = 0;
       for (size_t at = 0; at < states_.size(); ++at) {
         std::vector<StateRow>& rows = states_[at];
         size_t kept = 0;
@@ -359,9 +423,9 @@ class Recorder {
           if (!kept || row.path || !rows[kept - 1].is(row)) rows[kept++] = row;
         }
         if (kept && sampled(rows[kept - 1]) == sampled(last_[at])) --kept;
-        rows.resize(kept), count += int64_t(kept);
+        state_count_[int(settings_.y + int64_t(at) / settings_.width)] -= int64_t(rows.size() - kept);
+        rows.resize(kept);
       }
-      state_count_ = count;
     }
   }
 
@@ -416,15 +480,17 @@ class Recorder {
   Rows<Run> runs_;  // that have ended
   Rows<ValueRow> values_;
   std::vector<OpenState> last_;  // by PE; those in states_ are over
-  std::vector<uint64_t> stays_;  // of them, state and instruction; 0: a path
-  std::vector<OpenRun> open_;   // by PE, lane and step; where they begin, and words of before
-  std::vector<uint32_t> begins_, early_;
-  std::vector<OpenLane> open_lanes_;  // by PE and color: of words that are not in open_ yet
+  std::vector<uint64_t> stays_;  // by PE, all of them: the last state and instruction; 0: a path
+  std::vector<OpenRun> open_;     // by PE, color and step
+  std::vector<uint32_t> early_;   // by PE, lane and step: words of before the first recorded cycle
+  std::vector<OpenLane> open_lanes_;  // by PE; of its colors, then of both ends of its output queues
+  std::vector<uint32_t> lane_begins_;  // of those
+  std::vector<OpenLane*> lanes_;  // of all PEs; none: their words are not recorded in this cycle
   std::vector<int32_t> places_;  // of cells in the rectangle
   int64_t cycle_ = 0, every_ = 1, sampled_ = 1, stopped_ = INT64_MAX;
   int64_t words_until_ = settings_.words ? settings_.to : 0;
   int64_t values_until_ = settings_.values ? settings_.to : 0;
-  std::atomic<int64_t> count_{0}, state_count_{0}, run_count_{0}, value_count_{0};
+  Count event_count_, state_count_, run_count_, value_count_;
 };
 
 }  // namespace wafer::csl

@@ -245,8 +245,8 @@ inline void pop_word(Core& core, int slot) {
   if (!lane.size) core.queued &= ~(1u << slot);
 }
 
-// Of a color in a cycle: it moved, its neighbours see a change, it holds words.
-enum Change { kMoved = 1, kSeen = 2, kBusy = 4 };
+// Of a color in a cycle: it moved, its neighbours see a change, it holds words; and what is recorded of it.
+enum Change { kMoved = 1, kSeen = 2, kBusy = 4, kDone = 8 };
 
 // What has entered moves the entering side, what has left the leaving side.
 inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet left, Core& core) {
@@ -258,19 +258,10 @@ inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet 
   aim(w, core.cell, slot, lane);
 }
 
-inline void record_lane(Wafer& w, int cell, int slot, OpenLane* open, int ports, bool enters,
-                        bool falls, int popped, bool rises, bool climbs) {
-  const uint32_t does = bool(ports) * bit(kLeaves) | uint32_t(ports) << kSteps | enters * bit(kEnters) |
-      falls * bit(kQueued) | (popped > 0) * bit(kTaken) | rises * bit(kRises) | climbs * bit(kClimbs);
-  if (open->next == uint32_t(w.cycle) && open->does == does) open->next += open->stride;
-  else if (does) w.recorder->begin_lane(cell, slot, does);
-  for (; popped > 1; --popped) w.recorder->word(cell, slot, kTaken);
-}
-
 // Moves one color, onto whose ramp a word may come.
 template <bool kRecords>
-[[gnu::always_inline]] inline int move_lane(Wafer& w, Core& core, int slot, Wavelet sent,
-                                            OpenLane* lanes, Worker* worker) {
+[[gnu::always_inline]] inline uint32_t move_lane(Wafer& w, Core& core, int slot, Wavelet sent,
+                                            Worker* worker) {
   Lane& lane = core.lanes[slot];
   const bool go = lane.go, own = lane.up[1] && enters(lane);
   const int rx = lane.rx;
@@ -299,9 +290,8 @@ template <bool kRecords>
   const bool follows = for_ce ? arrives : go && lane.ports & kRampPort;
   const Wavelet down = lane.down;
   const bool falls = down && (follows || lane.size + popped < lane.depth);
-  if (kRecords && lanes)
-    record_lane(w, core.cell, slot, lanes + slot, go * lane.ports | arrives * kRampPort,
-                got || arrives, falls, popped, bool(sent), own);
+  const int ports = !kRecords ? 0 : arrives ? kRampPort : go ? int(lane.ports) : 0;
+  const uint32_t done = kRecords ? does(ports, got.count() | arrives, falls, popped, sent.count(), own) : 0;
   if (kRecords && falls) w.recorder->value(core.cell, slot, down.word());
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), lane.down = {};
   if (follows) lane.down = for_ce ? came : head;
@@ -320,21 +310,21 @@ template <bool kRecords>
   const bool moved = go | falls | climbs | any(got, came);
   const bool seen = bool(second) != bool(full) || rx != lane.rx;
   const bool busy = any(first, waits, lane.up[0], lane.up[1], lane.down);
-  return moved * kMoved | seen * kSeen | busy * kBusy;
+  return moved * kMoved | seen * kSeen | busy * kBusy | done * kDone;
 }
 
 // 5. Move: what arrives in a PE's router, by its ramp too, and what enters its queues.
 template <bool kRecords>
-[[gnu::always_inline]] inline int move(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
+[[gnu::always_inline]] inline uint32_t move(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
   const int cell = core.cell;
   OpenLane* const lanes = kRecords ? w.recorder->lanes_of(cell) : nullptr;
   const uint32_t enters = sent && sent.slot() >= 0 ? 1u << sent.slot() : 0;
-  int changes = 0;
-  uint32_t live = 0;
+  uint32_t changes = 0, live = 0;
   each(w.live[cell] | w.incoming[cell] | core.popped | enters, [&](int slot) {
     const Wavelet own = enters >> slot & 1 ? sent : Wavelet();
-    const int change = move_lane<kRecords>(w, core, slot, own, lanes, worker);
-    changes |= change, live |= uint32_t(change / kBusy) << slot;
+    const uint32_t change = move_lane<kRecords>(w, core, slot, own, worker);
+    changes |= change, live |= (change / kBusy & 1) << slot;
+    if (kRecords && lanes) w.recorder->go_on(lanes, cell, slot, change / kDone);
   });
   w.live[cell] = live, w.incoming[cell] = core.popped = 0;
   return changes;

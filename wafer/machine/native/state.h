@@ -56,6 +56,7 @@ class Wavelet {
               uint64_t(flag)) {}
   Wavelet(uint32_t word, int header) : bits_(uint64_t(word) << 32 | uint64_t(header)) {}
   explicit operator bool() const { return bits_; }  // every word has a flag
+  int count() const { return int(bits_) & kValid; }  // 1, or 0 of nothing
   uint32_t word() const { return uint32_t(bits_ >> 32); }
   int queue() const { return int8_t(bits_ >> 16); }
   int slot() const { return int8_t(bits_ >> 8); }

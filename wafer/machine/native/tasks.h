@@ -153,18 +153,17 @@ inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
 // cycles that a task has run ahead of, `interpret` has recorded the path.
 inline void record_state(Wafer& w, const Core& core, bool works) {
   if (core.busy && core.main == Main::kRunning) return;
-  const bool own = core.main == Main::kOperating || (core.main == Main::kIdle && core.threads);
-  const int thread = core.main == Main::kOperating ? kMainThread : core.threads ? __builtin_ctz(core.threads) : 0;
-  const int pc = own ? running(core, thread).pc : core.main == Main::kIdle ? -1 : core.pc;
-  int state = core.main == Main::kReceiving ? kWaitsForWord : core.main == Main::kSending ? kWaitsToSend
-              : core.main == Main::kIdle ? kStateIdle : kWaitsOtherwise;
-  if (works || core.busy || core.main == Main::kRunning) {
-    state = kComputes;
-  } else if (own) {
+  const bool computes = works || core.busy || core.main == Main::kRunning;
+  if (core.main == Main::kOperating || (core.main == Main::kIdle && core.threads)) {
+    const int thread = core.main == Main::kOperating ? kMainThread : __builtin_ctz(core.threads);
     const Wait& wait = core.waits[thread];
-    state = wait.needs & ~core.queued ? kWaitsForWord : wait.fills & core.full ? kWaitsToSend : kWaitsOtherwise;
+    const int state = computes ? kComputes : wait.needs & ~core.queued ? kWaitsForWord
+        : wait.fills & core.full ? kWaitsToSend : kWaitsOtherwise;
+    return w.recorder->state(core.cell, w.cycle, state, running(core, thread).pc);
   }
-  w.recorder->state(core.cell, w.cycle, state, pc);
+  const int state = computes ? kComputes : core.main == Main::kReceiving ? kWaitsForWord
+      : core.main == Main::kSending ? kWaitsToSend : core.main == Main::kIdle ? kStateIdle : kWaitsOtherwise;
+  w.recorder->state(core.cell, w.cycle, state, core.main == Main::kIdle ? -1 : core.pc);
 }
 
 // Goes on with the task; whether it did anything.
