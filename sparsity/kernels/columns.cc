@@ -2,10 +2,11 @@
 //
 // Sixty-four inputs of a few columns at a time: the kept values spread to the lanes that the mask
 // names, 16 of them at once, or 32 where a processor spreads 16-bit values, then one multiply-add for
-// each row of activations. Sums of several columns do not wait for each other, and each column asks
-// for the memory that the next few will need.
+// each row of activations. Sums of several columns do not wait for each other. Their values lie one
+// after another in memory, which is asked for line by line, ahead of them.
 #include "decode.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "vectors.h"
@@ -62,16 +63,38 @@ WAFER_INLINE float Sum(Floats v) {
   }
 }
 
+// Asks for the memory that comes some time after [first, last), in `times` parts of a line at most.
+class Ahead {
+ public:
+  template <typename Value>
+  Ahead(const Value* first, const Value* last, int64_t times)
+      : next_(reinterpret_cast<const char*>(first) + kDistance),
+        step_((last - first) * int64_t{sizeof(Value)} / std::max<int64_t>(1, times) + 1) {}
+  void Ask() {
+    __builtin_prefetch(next_);
+    next_ += step_;
+  }
+
+ private:
+  static constexpr int64_t kDistance = 4096;
+  const char* next_;
+  int64_t step_;
+};
+
 // The first values spread to the lanes of `mask`, 0 elsewhere.
 #if defined(WAFER_EXPANDS_16)
-// Zen 5 lets an expansion wait for the register that it writes, also where it sets the other lanes to 0:
-// after a register is cleared, the next expansion does not wait for the last one (int8: twice as fast).
-#define WAFER_EXPAND(instruction, spread, values, mask)        \
-  asm("vpxord %0,%0,%0\n\t" instruction " %1,%0%{%2%}" : "=&v"(spread) : "v"(values), "Yk"(mask))
+// Zeros for an instruction to write over. Zen 5 lets expand and compress wait for what their register
+// held before, with zero masks, too; what it held is the result of the last one.
+WAFER_INLINE __m512i Fresh() {
+  __m512i zeros = _mm512_setzero_si512();
+  asm("" : "+v"(zeros));
+  return zeros;
+}
+
 WAFER_INLINE Floats Expand(Floats values, uint32_t mask) {
-  Floats spread;
-  WAFER_EXPAND("vexpandps", spread, values, static_cast<__mmask16>(mask));
-  return spread;
+  asm("" : "+v"(values));
+  return reinterpret_cast<Floats>(_mm512_mask_expand_ps(
+      _mm512_castsi512_ps(Fresh()), static_cast<__mmask16>(mask), reinterpret_cast<__m512>(values)));
 }
 #elif defined(WAFER_PERMUTES_8)
 // For each mask of 8 lanes, which value goes to each lane, or -1: a sign that clears the lane.
@@ -114,34 +137,39 @@ void Multiply(const Columns& w, const float* x, int64_t n, int64_t written, floa
               int64_t stride) {
   constexpr bool kScaled = sizeof(Value) == 1;
   const auto* values = static_cast<const Value*>(w.values);
-  const float* const rows = kScaled ? x + kRows : x;
+  const float* const rows = kScaled ? x + kRows * kGroup : x;
   const Value* at[kColumns];
   const uint16_t* masks[kColumns];
+  WAFER_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     at[c] = values + w.pointers[n + c];
     masks[c] = w.masks + (n + c) * w.groups;
   }
-  const int64_t ahead = 2 * (int64_t{w.pointers[n + kColumns]} - w.pointers[n]);
+  Ahead ahead(at[0], at[0] + w.pointers[n + kColumns] - w.pointers[n],
+              kColumns * w.groups * kGroup / kLanes);
   Floats sums[kColumns][kRows][kSplit<kRows>] = {};
   for (int64_t g = 0; g < w.groups; g += kWord / kGroup) {
     const float* inputs = rows + g * kRows * kGroup;
     WAFER_UNROLL
     for (int c = 0; c < kColumns; ++c) {
-      __builtin_prefetch(at[c] + ahead);
       const uint64_t word = Word(masks[c] + g);
       WAFER_UNROLL
       for (int part = 0; part < kParts; ++part) {
         const uint32_t own = word >> (part * kLanes) & kAll;
+        ahead.Ask();
         const Floats weights = Expand(LoadValues(at[c]), own);
         at[c] += __builtin_popcount(own);
         const int group = part * kLanes / kGroup, lane = part * kLanes % kGroup;
+        WAFER_UNROLL
         for (int r = 0; r < kRows; ++r) {
           sums[c][r][part % kSplit<kRows>] += weights * Load(inputs + (group * kRows + r) * kGroup + lane);
         }
       }
     }
   }
+  WAFER_UNROLL
   for (int c = 0; c < kColumns; ++c) {
+    WAFER_UNROLL
     for (int r = 0; r < kRows; ++r) {
       Floats sum = sums[c][r][0];
       if constexpr (kSplit<kRows> == 2) sum += sums[c][r][1];
@@ -163,26 +191,29 @@ __attribute__((target("avx512vbmi2"))) void MultiplyPairs(const Columns& w, cons
                                                            int64_t stride) {
   const uint16_t* at[kColumns];
   const uint16_t* masks[kColumns];
+  WAFER_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     at[c] = static_cast<const uint16_t*>(w.values) + w.pointers[n + c];
     masks[c] = w.masks + (n + c) * w.groups;
   }
-  const int64_t ahead = 2 * (int64_t{w.pointers[n + kColumns]} - w.pointers[n]);
+  Ahead ahead(at[0], at[0] + w.pointers[n + kColumns] - w.pointers[n], kColumns * w.groups / 2);
   Floats sums[kColumns][kRows][2] = {};
   for (int64_t g = 0; g < w.groups; g += kWord / kGroup) {
     const float* inputs = x + g * kRows * kGroup;
     WAFER_UNROLL
     for (int c = 0; c < kColumns; ++c) {
-      __builtin_prefetch(at[c] + ahead);
       const uint64_t word = Word(masks[c] + g);
       WAFER_UNROLL
       for (int half = 0; half < 2; ++half) {
+        ahead.Ask();
         const uint32_t mask = static_cast<uint32_t>(word >> 32 * half);
-        Words spread;
-        WAFER_EXPAND("vpexpandw", spread, _mm512_loadu_si512(at[c]), static_cast<__mmask32>(mask));
+        __m512i values = _mm512_loadu_si512(at[c]);
+        asm("" : "+v"(values));
+        const Words spread = reinterpret_cast<Words>(_mm512_mask_expand_epi16(Fresh(), mask, values));
         at[c] += __builtin_popcount(mask);
         const Floats even = reinterpret_cast<Floats>(spread << 16);
         const Floats odd = reinterpret_cast<Floats>(spread & 0xffff0000u);
+        WAFER_UNROLL
         for (int r = 0; r < kRows; ++r) {
           const float* own = inputs + 2 * (half * kRows + r) * kGroup;
           sums[c][r][0] += even * Load(own);
@@ -191,7 +222,9 @@ __attribute__((target("avx512vbmi2"))) void MultiplyPairs(const Columns& w, cons
       }
     }
   }
+  WAFER_UNROLL
   for (int c = 0; c < kColumns; ++c) {
+    WAFER_UNROLL
     for (int r = 0; r < kRows; ++r) {
       if (r < written) y[r * stride + n + c] = Sum(sums[c][r][0] + sums[c][r][1]);
     }
@@ -219,12 +252,82 @@ void RowsPairs(const Columns& w, const float* x, int rows, int64_t begin, int64_
   }
 }
 
+// One row and few kept values, 32 inputs at a time: the places of the kept ones move together, then
+// the activations at those places, which takes fewer steps than to spread the values.
+struct Lanes {
+  uint8_t all[32];
+  uint16_t first[33];  // masks of the first n of 16
+  constexpr Lanes() : all(), first() {
+    for (int i = 0; i < 32; ++i) all[i] = i;
+    for (int n = 0; n <= 32; ++n) first[n] = n < 16 ? (1 << n) - 1 : 0xffff;
+  }
+};
+alignas(64) constexpr Lanes kOrder;
+
+// A sum with the products of `count` values and the activations at their places, of 32.
+WAFER_INLINE __m512 Placed(__m512 low, __m512 high, __m128i places, int count, const float* values,
+                           __m512 sum) {
+  const __m512 own = _mm512_permutex2var_ps(low, _mm512_cvtepu8_epi32(places), high);
+  const __mmask16 first = kOrder.first[count];
+  return _mm512_mask3_fmadd_ps(own, _mm512_loadu_ps(values), sum, first);
+}
+
+template <int kColumns>
+__attribute__((target("avx512vbmi2"))) void MultiplyFew(const Columns& w, const float* x, int64_t n,
+                                                         float* y) {
+  const float* at[kColumns];
+  const uint16_t* masks[kColumns];
+  WAFER_UNROLL
+  for (int c = 0; c < kColumns; ++c) {
+    at[c] = static_cast<const float*>(w.values) + w.pointers[n + c];
+    masks[c] = w.masks + (n + c) * w.groups;
+  }
+  Ahead ahead(at[0], at[0] + w.pointers[n + kColumns] - w.pointers[n], kColumns * w.groups / 2);
+  const __m256i all = _mm256_load_si256(reinterpret_cast<const __m256i*>(kOrder.all));
+  __m512 sums[kColumns][2];
+  WAFER_UNROLL
+  for (int c = 0; c < kColumns; ++c) sums[c][0] = sums[c][1] = _mm512_setzero_ps();
+  for (int64_t g = 0; g < w.groups; g += kWord / kGroup) {
+    WAFER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float* inputs = x + (g + 2 * half) * kGroup;
+      const __m512 low = _mm512_loadu_ps(inputs), high = _mm512_loadu_ps(inputs + kGroup);
+      WAFER_UNROLL
+      for (int c = 0; c < kColumns; ++c) {
+        ahead.Ask();
+        uint32_t mask;
+        std::memcpy(&mask, masks[c] + g + 2 * half, sizeof(mask));
+        const __m256i places = _mm256_mask_compress_epi8(_mm512_castsi512_si256(Fresh()), mask, all);
+        const int kept = __builtin_popcount(mask);
+        sums[c][half] =
+            Placed(low, high, _mm256_castsi256_si128(places), kept, at[c], sums[c][half]);
+        if (__builtin_expect(kept > 16, 0)) {
+          const __m128i rest = _mm256_extracti128_si256(places, 1);
+          sums[c][half] = Placed(low, high, rest, kept - 16, at[c] + 16, sums[c][half]);
+        }
+        at[c] += kept;
+      }
+    }
+  }
+  WAFER_UNROLL
+  for (int c = 0; c < kColumns; ++c) {
+    y[n + c] = Sum(reinterpret_cast<Floats>(_mm512_add_ps(sums[c][0], sums[c][1])));
+  }
+}
+
+void RangeFew(const Columns& w, const float* x, int64_t begin, int64_t end, float* y) {
+  int64_t n = begin;
+  for (; n + 4 <= end; n += 4) MultiplyFew<4>(w, x, n, y);
+  for (; n < end; ++n) MultiplyFew<1>(w, x, n, y);
+}
+
 Layout LayoutOf(const Columns& w) {
   return w.number == Number::kBfloat16 && w.wide ? Layout::kPairs : Layout::kGroups;
 }
 #else
 Layout LayoutOf(const Columns&) { return Layout::kGroups; }
 void RowsPairs(const Columns&, const float*, int, int64_t, int64_t, int64_t, float*, int64_t) {}
+void RangeFew(const Columns&, const float*, int64_t, int64_t, float*) {}
 #endif
 
 template <typename Value, int kRows>
@@ -252,6 +355,7 @@ void Rows(const Columns& w, const float* x, int rows, int64_t begin, int64_t end
 void Entry(const Columns& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
            float* y, int64_t stride) {
   if (LayoutOf(w) == Layout::kPairs) return RowsPairs(w, x, rows, begin, end, written, y, stride);
+  if (w.few && rows == 1) return RangeFew(w, x, begin, end, y);
   auto* run = w.number == Number::kInt8       ? Rows<int8_t>
               : w.number == Number::kBfloat16 ? Rows<uint16_t>
                                               : Rows<float>;
@@ -273,37 +377,42 @@ template <bool kMasked, int kRows, int kColumns>
 WAFER_BYTES void Multiply(const Columns& w, const float* x, int rows, int first, int64_t n,
                           int64_t written, float* y, int64_t stride) {
   const auto* values = static_cast<const int8_t*>(w.values);
-  const auto* const lanes = reinterpret_cast<const uint8_t*>(x + rows) + first * 2 * kWord;
+  const auto* const lanes = reinterpret_cast<const uint8_t*>(x + rows * kGroup) + first * 2 * kWord;
   const int64_t inputs = w.groups * kGroup;
   const int8_t* at[kColumns];
   const uint16_t* masks[kColumns];
+  WAFER_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     masks[c] = w.masks + (n + c) * w.groups;
     at[c] = values + (kMasked ? w.pointers[n + c] : (n + c) * inputs);
   }
-  const int64_t ahead = kMasked ? 2 * (w.pointers[n + kColumns] - w.pointers[n]) : kColumns * inputs;
+  const int64_t kept = kMasked ? w.pointers[n + kColumns] - w.pointers[n] : kColumns * inputs;
+  Ahead ahead(at[0], at[0] + kept, kColumns * w.groups / 4);
   const __m512i ones = _mm512_set1_epi8(1);
   __m512i upper[kColumns][kRows], lower[kColumns][kRows], totals[kColumns];
+  WAFER_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     totals[c] = _mm512_setzero_si512();
+    WAFER_UNROLL
     for (int r = 0; r < kRows; ++r) upper[c][r] = lower[c][r] = totals[c];
   }
   for (int64_t g = 0; g < w.groups; g += kWord / kGroup) {
     const uint8_t* own = lanes + g / (kWord / kGroup) * rows * 2 * kWord;
     WAFER_UNROLL
     for (int c = 0; c < kColumns; ++c) {
-      __builtin_prefetch(at[c] + ahead);
-      __m512i weights;
+      ahead.Ask();
+      __m512i weights = _mm512_loadu_si512(at[c]);
       if constexpr (kMasked) {
         uint64_t word;
         std::memcpy(&word, masks[c] + g, sizeof(word));
-        WAFER_EXPAND("vpexpandb", weights, _mm512_loadu_si512(at[c]), static_cast<__mmask64>(word));
+        asm("" : "+v"(weights));
+        weights = _mm512_mask_expand_epi8(Fresh(), word, weights);
         at[c] += __builtin_popcountll(word);
       } else {
-        weights = _mm512_loadu_si512(at[c]);
         at[c] += kWord;
       }
       totals[c] = _mm512_dpbusd_epi32(totals[c], ones, weights);
+      WAFER_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const uint8_t* bytes = own + r * 2 * kWord;
         upper[c][r] = _mm512_dpbusd_epi32(upper[c][r], _mm512_loadu_si512(bytes), weights);
@@ -311,8 +420,10 @@ WAFER_BYTES void Multiply(const Columns& w, const float* x, int rows, int first,
       }
     }
   }
+  WAFER_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     const __m512i total = _mm512_slli_epi32(totals[c], 7);
+    WAFER_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const __m512 high = _mm512_cvtepi32_ps(_mm512_sub_epi32(upper[c][r], total));
       const __m512 sums = _mm512_fmadd_ps(high, _mm512_set1_ps(256), _mm512_cvtepi32_ps(lower[c][r]));

@@ -129,8 +129,8 @@ enum Packing { kGroupsOf16, kPairsOf16, kWholeNumbers, kBytePairs, kSideBySide, 
 int64_t PackedInputs(Packing packing, int64_t width) {
   switch (packing) {
     case kSideBySide: return width;
-    case kWholeNumbers: return 1 + Words(width) * kWord;
-    case kBytePairs: return 1 + Words(width) * kWord / 2;
+    case kWholeNumbers: return kGroup + Words(width) * kWord;
+    case kBytePairs: return kGroup + Words(width) * kWord / 2;
     default: return Words(width) * kWord;
   }
 }
@@ -142,8 +142,8 @@ void PackAs(Packing packing, const float* x, int64_t width, int64_t count, int64
   std::vector<float> whole(count * width);
   std::fill(to, to + rows, 0.0f);
   Round(x, width, count, to, whole.data());
-  if (packing == kWholeNumbers) return Pack(whole.data(), width, count, rows, 1, to + rows);
-  PackBytes(whole.data(), width, count, rows, reinterpret_cast<uint8_t*>(to + rows));
+  if (packing == kWholeNumbers) return Pack(whole.data(), width, count, rows, 1, to + rows * kGroup);
+  PackBytes(whole.data(), width, count, rows, reinterpret_cast<uint8_t*>(to + rows * kGroup));
 }
 
 // A weight, how it is multiplied, and its results.
@@ -262,7 +262,7 @@ bool AddsBytes() {
 constexpr int64_t kMostInputs = 1 << 16;
 
 Columns OfColumns(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& scales,
-                  const uint16_t* masks, const int32_t* pointers, int64_t groups) {
+                  const uint16_t* masks, const int32_t* pointers, int64_t outputs, int64_t groups) {
   static const bool spreads = Processor().vbmi2, adds = spreads && AddsBytes();
   const Number number = values.element_type() == ffi::DataType::S8     ? Number::kInt8
                         : values.element_type() == ffi::DataType::BF16 ? Number::kBfloat16
@@ -270,16 +270,20 @@ Columns OfColumns(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& sca
   const bool wide = number == Number::kInt8
                         ? adds && groups % 4 == 0 && groups * kGroup <= kMostInputs
                         : spreads;
-  return {values.untyped_data(), number, masks, pointers, groups, scales.typed_data(), wide};
+  const bool few = wide && number == Number::kFloat32 && masks != nullptr &&
+                   3 * int64_t{pointers[outputs]} <= outputs * groups * kGroup;
+  return {values.untyped_data(), number, masks, pointers, groups, scales.typed_data(), wide, few};
 }
 
 // Whether these are pointers of all outputs into the values, `past` of them behind the last output.
 bool Fits(const ffi::Buffer<ffi::S32>& pointers, int64_t outputs, int64_t past,
           const ffi::AnyBuffer& values) {
   const int32_t* at = pointers.typed_data();
-  return static_cast<int64_t>(pointers.element_count()) == outputs + 1 && at[0] == 0 &&
-         at[outputs] + past <= static_cast<int64_t>(values.element_count()) &&
-         std::is_sorted(at, at + outputs + 1);
+  if (static_cast<int64_t>(pointers.element_count()) != outputs + 1) return false;
+  int32_t falls = 0;  // negative where a pointer is less than the one before it
+  for (int64_t n = 0; n < outputs; ++n) falls |= at[n + 1] < at[n] ? -1 : 0;
+  return at[0] == 0 && falls == 0 &&
+         at[outputs] + past <= static_cast<int64_t>(values.element_count());
 }
 
 // Of x [T, K] a weight takes these: values and their scales, places of the kept inputs, and pointers.
@@ -305,7 +309,7 @@ ffi::ErrorOr<Product> Masked(const Operands& w) {
     return ffi::Unexpected(Refuse("values that do not fit the pointers"));
   }
   const auto* masks = static_cast<const uint16_t*>(w.places.untyped_data());
-  const Columns columns = OfColumns(w.values, w.scales, masks, w.pointers.typed_data(), words[1]);
+  const Columns columns = OfColumns(w.values, w.scales, masks, w.pointers.typed_data(), w.outputs, words[1]);
   const auto bytes = static_cast<int64_t>(w.values.size_bytes() + w.places.size_bytes());
   return ByGroups(columns, w.outputs, bytes, w.y);
 }
@@ -329,7 +333,7 @@ ffi::ErrorOr<Product> Whole(const Operands& w) {
       w.inputs % kGroup != 0 || !HasScales(w.values, w.scales, w.outputs)) {
     return ffi::Unexpected(Refuse("shapes of x, scales and a dense weight [outputs, a multiple of 16]"));
   }
-  const Columns columns = OfColumns(w.values, w.scales, nullptr, nullptr, w.inputs / kGroup);
+  const Columns columns = OfColumns(w.values, w.scales, nullptr, nullptr, w.outputs, w.inputs / kGroup);
   return ByGroups(columns, w.outputs, static_cast<int64_t>(w.values.size_bytes()), w.y);
 }
 

@@ -27,6 +27,7 @@ struct Columns {
   int64_t groups;
   const float* scales;  // [outputs] of kInt8
   bool wide;  // the processor spreads values of this size, and adds products of bytes where kInt8
+  bool few;   // floats, of which at most a third is kept, and the processor brings bytes together
 };
 
 // How rows of activations lie for a kernel, in whole words of 64 inputs.
@@ -34,7 +35,7 @@ enum class Layout {
   kGroups,  // x[groups][rows][16]
   kPairs,   // x[groups / 2][rows][2][16]: inputs 0, 2 ... of the 32, then 1, 3 ...
   // Of 8-bit weights rows are integers of 16 bits times a factor of the row. x[rows] are the factors;
-  // behind them the integers lie as kGroups in floats, or
+  // behind x[rows][16] the integers lie as kGroups in floats, or
   kBytes,  // as uint8[groups / 4][rows][2][64]: their upper bytes plus 128, then their lower ones
 };
 

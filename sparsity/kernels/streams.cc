@@ -39,7 +39,7 @@ template <typename Value, int kRows>
 void RangeDense(const Columns& w, const float* x, int64_t begin, int64_t end, int64_t written,
                 float* y, int64_t stride) {
   constexpr bool kScaled = sizeof(Value) == 1;
-  const float* const rows = kScaled ? x + kRows : x;
+  const float* const rows = kScaled ? x + kRows * kGroup : x;
   const int64_t inputs = w.groups * kGroup;
   const auto* at = static_cast<const Value*>(w.values) + begin * inputs;
   for (int64_t n = begin; n < end; ++n) {

@@ -80,13 +80,24 @@ def every_number_of_rows(weight, inputs, dense):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 def test_masked_is_the_dense_product(inputs, outputs, dtype):
-    for kept in (0.0, 0.1, 0.5, 1.0):
+    for kept in (0.0, 0.1, 0.25, 0.5, 1.0):
         dense = pruned(inputs, outputs, kept, dtype)
         weight = DecodeWeight.from_dense(dense, dtype)
         assert weight.values.dtype == dtype
         assert weight.shape == dense.shape
         np.testing.assert_array_equal(whole(weight), np.nan_to_num(dense))
         every_number_of_rows(weight, inputs, dense)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_few_kept_inputs_may_lie_together(dtype):
+    """A quarter of 260 inputs: all of 32 neighbors, half, one more, or none."""
+    dense = pruned(260, 7, 1.0, dtype)
+    for column, count in enumerate((32, 16, 17, 31)):
+        dense[count : 32 + 16 * column, column] = np.nan
+    dense[65:] = np.nan
+    every_number_of_rows(DecodeWeight.from_dense(dense, dtype), 260, dense)
 
 
 @pytest.mark.native
