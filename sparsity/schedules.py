@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pydantic
 from jaxtyping import Array, ArrayLike
 
@@ -85,6 +86,10 @@ class ConstantValue(ValueSchedule):
     def _value(self, step: ArrayLike) -> Array:
         del step
         return jnp.float32(self.value)
+
+    def at(self, step: int, index: int = 0) -> float:
+        """Return the value, without JAX: a file is read before its devices are chosen."""
+        return super().at(step, index) if self.traced else np.asarray(self.value, np.float32).item()
 
 
 @dataclasses.dataclass(frozen=True)

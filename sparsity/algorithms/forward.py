@@ -75,7 +75,7 @@ class _Explores(Algorithm):
     def shares(self, levels: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Until ``stop`` more weights learn than compute."""
         explores = steps <= self.stop
-        computes = np.where(explores, 1 - float(self.sparsity(0)), 1 - levels)
+        computes = np.where(explores, 1 - self.sparsity.at(0), 1 - levels)
         return computes, np.where(explores, self.learning, 1 - levels)
 
 
@@ -96,7 +96,7 @@ class TopKAST(_Explores):
     def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
         """Build it; B must hold A."""
         algorithm = super().from_section(keys, where)
-        level = float(algorithm.sparsity(0))
+        level = algorithm.sparsity.at(0)
         if not 0 <= algorithm.backward_sparsity <= level:
             raise SparsityError(
                 f"expected from 0 to the level {level:g}, got {algorithm.backward_sparsity}",

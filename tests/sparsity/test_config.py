@@ -2,6 +2,9 @@
 
 import itertools
 import logging
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -281,18 +284,36 @@ def test_a_registered_algorithm_needs_nothing_else(registered):
         sparsity.register("keep_last")(RigL)
 
 
+NEEDED = {
+    "gmp": {"schedule": [0.3, 0.5]},
+    "acdc": {"sparsity": 0.5, "update": {"freq": 10, "start": 10, "stop": 20}},
+    "topkast": {"sparsity": 0.5, "stop": 10},
+    "sr-ste": {"sparsity": 0.5, "stop": 10},
+}
+
+
 @pytest.mark.parametrize("name", sorted(sparsity.ALGORITHMS))
 def test_every_registered_name_is_its_own_class(name):
     """A name once trained RigL when the parser had no branch for it."""
-    cls = sparsity.ALGORITHMS[name]
-    needs = {
-        "gmp": {"schedule": [0.3, 0.5]},
-        "acdc": {"sparsity": 0.5, "update": {"freq": 10, "start": 10, "stop": 20}},
-        "topkast": {"sparsity": 0.5, "stop": 10},
-        "sr-ste": {"sparsity": 0.5, "stop": 10},
-    }
-    keys = needs.get(name, {"sparsity": 0.5})
-    assert type(only({"algorithm": name.upper()} | keys)[1]) is cls
+    keys = NEEDED.get(name, {"sparsity": 0.5})
+    assert type(only({"algorithm": name.upper()} | keys)[1]) is sparsity.ALGORITHMS[name]
+
+
+def test_a_section_is_parsed_before_devices_are_chosen():
+    """JAX refuses a number of devices once it has begun with the default one."""
+    sections = [
+        {"algorithm": name} | NEEDED.get(name, {"sparsity": 0.5}) for name in sparsity.ALGORITHMS
+    ]
+    code = f"""
+import jax
+from wafer import sparsity
+for section in {sections}:
+    sparsity.parse(section)
+jax.config.update("jax_num_cpu_devices", 2)
+assert jax.device_count() == 2
+"""
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
 
 
 def test_a_section_is_parsed_once():
