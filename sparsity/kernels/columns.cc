@@ -252,6 +252,8 @@ void RowsPairs(const Columns& w, const float* x, int rows, int64_t begin, int64_
   }
 }
 
+constexpr bool kMovesPlaces = true;
+
 // One row and few kept values, 32 inputs at a time: the places of the kept ones move together, then
 // the activations at those places, which takes fewer steps than to spread the values.
 struct Lanes {
@@ -327,6 +329,7 @@ Layout LayoutOf(const Columns& w) {
 #else
 Layout LayoutOf(const Columns&) { return Layout::kGroups; }
 void RowsPairs(const Columns&, const float*, int, int64_t, int64_t, int64_t, float*, int64_t) {}
+constexpr bool kMovesPlaces = false;
 void RangeFew(const Columns&, const float*, int64_t, int64_t, float*) {}
 #endif
 
@@ -355,7 +358,7 @@ void Rows(const Columns& w, const float* x, int rows, int64_t begin, int64_t end
 void Entry(const Columns& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
            float* y, int64_t stride) {
   if (LayoutOf(w) == Layout::kPairs) return RowsPairs(w, x, rows, begin, end, written, y, stride);
-  if (w.few && rows == 1) return RangeFew(w, x, begin, end, y);
+  if (kMovesPlaces && w.few && rows == 1) return RangeFew(w, x, begin, end, y);
   auto* run = w.number == Number::kInt8       ? Rows<int8_t>
               : w.number == Number::kBfloat16 ? Rows<uint16_t>
                                               : Rows<float>;
