@@ -66,7 +66,8 @@ struct OpenLane {
 };
 // What a color does: the ports by which a word leaves, whether one does the other steps, and how many words
 // the CE takes.
-inline uint32_t does(int ports, int enters, int queued, int taken, int rises, int climbs) {
+[[gnu::always_inline]] inline uint32_t does(int ports, int enters, int queued, int taken, int rises,
+                                            int climbs) {
   return uint32_t(((((taken * 2 + queued) * 2 + climbs) * 2 + enters) * 2 + rises) * 32 + ports);
 }
 constexpr int kBits[] = {0, 6, 8, 9, 5, 7};  // where does() has each step
