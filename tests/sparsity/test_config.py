@@ -301,14 +301,11 @@ def test_every_registered_name_is_its_own_class(name):
 
 def test_a_section_is_parsed_before_devices_are_chosen():
     """JAX refuses a number of devices once it has begun with the default one."""
-    sections = [
-        {"algorithm": name} | NEEDED.get(name, {"sparsity": 0.5}) for name in sparsity.ALGORITHMS
-    ]
     code = f"""
 import jax
 from wafer import sparsity
-for section in {sections}:
-    sparsity.parse(section)
+for name in sparsity.ALGORITHMS:
+    sparsity.parse({{"algorithm": name}} | {NEEDED}.get(name, {{"sparsity": 0.5}}))
 jax.config.update("jax_num_cpu_devices", 2)
 assert jax.device_count() == 2
 """

@@ -35,7 +35,8 @@ def unpacked(tmp_path_factory):
     """A folder for each case: params.yaml, run/checkpoints/2, perhaps data and run/finalized."""
     folder = tmp_path_factory.mktemp("v1")
     with tarfile.open(V1 / "checkpoints.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 on
+        archive.extractall(folder)
     return folder
 
 
