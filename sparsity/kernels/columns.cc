@@ -254,29 +254,35 @@ void RowsPairs(const Columns& w, const float* x, int rows, int64_t begin, int64_
 
 constexpr bool kMovesPlaces = true;
 
-// One row and few kept values, 32 inputs at a time: the places of the kept ones move together, then
-// the activations at those places, which takes fewer steps than to spread the values.
+// One row and few kept values, 32 inputs at a time, or 64 where 16 values are seldom kept of them: the
+// places of the kept ones move together, then the activations at those places, which takes fewer steps
+// than to spread the values.
 struct Lanes {
-  uint8_t all[32];
-  uint16_t first[33];  // masks of the first n of 16
+  uint8_t all[64];
+  uint16_t first[65];  // masks of the first n of 16
   constexpr Lanes() : all(), first() {
-    for (int i = 0; i < 32; ++i) all[i] = i;
-    for (int n = 0; n <= 32; ++n) first[n] = n < 16 ? (1 << n) - 1 : 0xffff;
+    for (int i = 0; i < 64; ++i) all[i] = i;
+    for (int n = 0; n <= 64; ++n) first[n] = n < 16 ? (1 << n) - 1 : 0xffff;
   }
 };
 alignas(64) constexpr Lanes kOrder;
 
-// A sum with the products of `count` values and the activations at their places, of 32.
-WAFER_INLINE __m512 Placed(__m512 low, __m512 high, __m128i places, int count, const float* values,
-                           __m512 sum) {
-  const __m512 own = _mm512_permutex2var_ps(low, _mm512_cvtepu8_epi32(places), high);
-  const __mmask16 first = kOrder.first[count];
-  return _mm512_mask3_fmadd_ps(own, _mm512_loadu_ps(values), sum, first);
+// A sum with the products of `count` values and the activations at their places, of `kInputs`.
+template <int kInputs>
+WAFER_INLINE __m512 Placed(const __m512* x, __m128i places, int count, const float* values, __m512 sum) {
+  const __m512i at = _mm512_cvtepu8_epi32(places);
+  __m512 own = _mm512_permutex2var_ps(x[0], at, x[1]);
+  if constexpr (kInputs == 64) {
+    const __mmask16 upper = _mm512_test_epi32_mask(at, _mm512_set1_epi32(32));
+    own = _mm512_mask_mov_ps(own, upper, _mm512_permutex2var_ps(x[2], at, x[3]));
+  }
+  return _mm512_mask3_fmadd_ps(own, _mm512_loadu_ps(values), sum, kOrder.first[count]);
 }
 
-template <int kColumns>
+template <int kInputs, int kColumns>
 __attribute__((target("avx512vbmi2"))) void MultiplyFew(const Columns& w, const float* x, int64_t n,
                                                          float* y) {
+  constexpr int kTimes = kWord / kInputs;
   const float* at[kColumns];
   const uint16_t* masks[kColumns];
   WAFER_UNROLL
@@ -284,43 +290,59 @@ __attribute__((target("avx512vbmi2"))) void MultiplyFew(const Columns& w, const 
     at[c] = static_cast<const float*>(w.values) + w.pointers[n + c];
     masks[c] = w.masks + (n + c) * w.groups;
   }
-  Ahead ahead(at[0], at[0] + w.pointers[n + kColumns] - w.pointers[n], kColumns * w.groups / 2);
-  const __m256i all = _mm256_load_si256(reinterpret_cast<const __m256i*>(kOrder.all));
-  __m512 sums[kColumns][2];
+  Ahead ahead(at[0], at[0] + w.pointers[n + kColumns] - w.pointers[n], kColumns * w.groups / 4 * kTimes);
+  const __m512i all = _mm512_load_si512(kOrder.all);
+  __m512 sums[kColumns][kTimes];
   WAFER_UNROLL
-  for (int c = 0; c < kColumns; ++c) sums[c][0] = sums[c][1] = _mm512_setzero_ps();
+  for (int c = 0; c < kColumns; ++c) {
+    for (int time = 0; time < kTimes; ++time) sums[c][time] = _mm512_setzero_ps();
+  }
   for (int64_t g = 0; g < w.groups; g += kWord / kGroup) {
     WAFER_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float* inputs = x + (g + 2 * half) * kGroup;
-      const __m512 low = _mm512_loadu_ps(inputs), high = _mm512_loadu_ps(inputs + kGroup);
+    for (int time = 0; time < kTimes; ++time) {
+      const int64_t first = g + time * kInputs / kGroup;
+      __m512 inputs[kInputs / kGroup];
+      WAFER_UNROLL
+      for (int i = 0; i < kInputs / kGroup; ++i) inputs[i] = _mm512_loadu_ps(x + (first + i) * kGroup);
       WAFER_UNROLL
       for (int c = 0; c < kColumns; ++c) {
         ahead.Ask();
-        uint32_t mask;
-        std::memcpy(&mask, masks[c] + g + 2 * half, sizeof(mask));
-        const __m256i places = _mm256_mask_compress_epi8(_mm512_castsi512_si256(Fresh()), mask, all);
-        const int kept = __builtin_popcount(mask);
-        sums[c][half] =
-            Placed(low, high, _mm256_castsi256_si128(places), kept, at[c], sums[c][half]);
+        uint64_t mask = 0;
+        std::memcpy(&mask, masks[c] + first, kInputs / 8);
+        const __m512i places = _mm512_mask_compress_epi8(Fresh(), mask, all);
+        const int kept = __builtin_popcountll(mask);
+        __m512 sum = Placed<kInputs>(inputs, _mm512_castsi512_si128(places), kept, at[c], sums[c][time]);
         if (__builtin_expect(kept > 16, 0)) {
-          const __m128i rest = _mm256_extracti128_si256(places, 1);
-          sums[c][half] = Placed(low, high, rest, kept - 16, at[c] + 16, sums[c][half]);
+          alignas(64) uint8_t rest[kWord];
+          _mm512_store_si512(rest, places);
+          for (int i = 16; i < kept; i += 16) {
+            const __m128i more = _mm_load_si128(reinterpret_cast<const __m128i*>(rest + i));
+            sum = Placed<kInputs>(inputs, more, kept - i, at[c] + i, sum);
+          }
         }
+        sums[c][time] = sum;
         at[c] += kept;
       }
     }
   }
   WAFER_UNROLL
   for (int c = 0; c < kColumns; ++c) {
-    y[n + c] = Sum(reinterpret_cast<Floats>(_mm512_add_ps(sums[c][0], sums[c][1])));
+    __m512 sum = sums[c][0];
+    if constexpr (kTimes == 2) sum = _mm512_add_ps(sum, sums[c][1]);
+    y[n + c] = Sum(reinterpret_cast<Floats>(sum));
   }
 }
 
+template <int kInputs>
 void RangeFew(const Columns& w, const float* x, int64_t begin, int64_t end, float* y) {
   int64_t n = begin;
-  for (; n + 4 <= end; n += 4) MultiplyFew<4>(w, x, n, y);
-  for (; n < end; ++n) MultiplyFew<1>(w, x, n, y);
+  for (; n + 4 <= end; n += 4) MultiplyFew<kInputs, 4>(w, x, n, y);
+  for (; n < end; ++n) MultiplyFew<kInputs, 1>(w, x, n, y);
+}
+
+void RowFew(const Columns& w, const float* x, int64_t begin, int64_t end, float* y) {
+  auto* run = w.together == 64 ? RangeFew<64> : RangeFew<32>;
+  run(w, x, begin, end, y);
 }
 
 Layout LayoutOf(const Columns& w) {
@@ -330,7 +352,7 @@ Layout LayoutOf(const Columns& w) {
 Layout LayoutOf(const Columns&) { return Layout::kGroups; }
 void RowsPairs(const Columns&, const float*, int, int64_t, int64_t, int64_t, float*, int64_t) {}
 constexpr bool kMovesPlaces = false;
-void RangeFew(const Columns&, const float*, int64_t, int64_t, float*) {}
+void RowFew(const Columns&, const float*, int64_t, int64_t, float*) {}
 #endif
 
 template <typename Value, int kRows>
@@ -358,7 +380,7 @@ void Rows(const Columns& w, const float* x, int rows, int64_t begin, int64_t end
 void Entry(const Columns& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
            float* y, int64_t stride) {
   if (LayoutOf(w) == Layout::kPairs) return RowsPairs(w, x, rows, begin, end, written, y, stride);
-  if (kMovesPlaces && w.few && rows == 1) return RangeFew(w, x, begin, end, y);
+  if (kMovesPlaces && w.together && rows == 1) return RowFew(w, x, begin, end, y);
   auto* run = w.number == Number::kInt8       ? Rows<int8_t>
               : w.number == Number::kBfloat16 ? Rows<uint16_t>
                                               : Rows<float>;

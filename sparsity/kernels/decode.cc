@@ -270,9 +270,12 @@ Columns OfColumns(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& sca
   const bool wide = number == Number::kInt8
                         ? adds && groups % 4 == 0 && groups * kGroup <= kMostInputs
                         : spreads;
-  const bool few = wide && number == Number::kFloat32 && masks != nullptr &&
-                   3 * int64_t{pointers[outputs]} <= outputs * groups * kGroup;
-  return {values.untyped_data(), number, masks, pointers, groups, scales.typed_data(), wide, few};
+  int together = 0;
+  if (wide && number == Number::kFloat32 && masks != nullptr) {
+    const int64_t kept = pointers[outputs], all = outputs * groups * kGroup;
+    together = 8 * kept <= all ? 64 : 3 * kept <= all ? 32 : 0;
+  }
+  return {values.untyped_data(), number, masks, pointers, groups, scales.typed_data(), wide, together};
 }
 
 // Whether these are pointers of all outputs into the values, `past` of them behind the last output.

@@ -92,12 +92,18 @@ def test_masked_is_the_dense_product(inputs, outputs, dtype):
 @pytest.mark.native
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_few_kept_inputs_may_lie_together(dtype):
-    """A quarter of 260 inputs: all of 32 neighbors, half, one more, or none."""
+    """A quarter of 260 inputs: all of 32 neighbors, half, one more, or none; 16 to 64 of 64."""
     dense = pruned(260, 7, 1.0, dtype)
     for column, count in enumerate((32, 16, 17, 31)):
         dense[count : 32 + 16 * column, column] = np.nan
     dense[65:] = np.nan
     every_number_of_rows(DecodeWeight.from_dense(dense, dtype), 260, dense)
+
+    dense = pruned(500, 7, 1.0, dtype)  # 248 of 3,500 are kept
+    for column, count in enumerate((32, 16, 17, 31, 64, 48, 33)):
+        dense[count:64, column] = np.nan
+    dense[65:] = np.nan
+    every_number_of_rows(DecodeWeight.from_dense(dense, dtype), 500, dense)
 
 
 @pytest.mark.native
