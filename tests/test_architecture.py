@@ -96,7 +96,7 @@ STATEMENTS = {
     "wafer/engines": 3407,  # sharded state by whole parts, weights that are not split (77)
     "wafer/fabric": 2060,
     "wafer/jobs": 307,  # a run ends with its sweep (77)
-    "wafer/machine": 4120,  # headers, both sides of switches (33b); subnormal singles in JAX (32)
+    "wafer/machine": 4127,  # headers, both sides (33b); subnormals (32); damaged recordings (75)
     "wafer/optim": 1172,  # the step from the gradients on, before in engines (38a)
     "wafer/profiling": 306,  # functions of the commands (38a); results show (38b)
     "wafer/session": 1526,  # sharded state (77); functions, results (38); loggers, harness (76)

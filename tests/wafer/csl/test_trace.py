@@ -306,8 +306,11 @@ def test_the_view_of_a_deadlock_prints_the_address_of_its_cause(folder, capsys):
     out, err = capsys.readouterr()
     header, _ = unpack((folder / "run.view").read_bytes())
     assert header["ending"] in err
+    assert out == "wrote run.view\n"  # which no browser opens
+    assert main(["csl", "view", "run.py", "--name", "out", "-o", "run.html"]) == 1
     first, cycle = header["report"][0], header["cycles"][1] - 1
-    assert f"run.view#cycle={cycle}&pe={first['x']},{first['y']}\n" in out
+    address = f"run.html#cycle={cycle}&pe={first['x']},{first['y']}\n"
+    assert address in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("end", ["assert 1 == 2, 'a wrong result'", "raise KeyboardInterrupt"])

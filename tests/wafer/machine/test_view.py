@@ -1,6 +1,7 @@
 """What the view's recording holds: states, words, queues, routes, memory; and its block."""
 
 import base64
+import gzip
 import re
 
 import numpy as np
@@ -42,10 +43,22 @@ def test_a_block_keeps_every_number():
         pack({}, {"up": np.array([2**31])})
 
 
-@pytest.mark.parametrize("block", [b"", b"\x1f\x8b", pack({})[:-4], page(pack({})).encode()])
+SHORT = gzip.compress(gzip.decompress(pack({}, {"k": np.arange(9)}))[:-1])
+
+
+@pytest.mark.parametrize("block", [b"", b"\x1f\x8b", pack({})[:-4], SHORT, page(pack({})).encode()])
 def test_other_bytes_are_no_recording(block):
     with pytest.raises(CompileError, match="no recording"):
         unpack(block)
+
+
+def test_a_damaged_byte_is_refused():
+    whole = pack({"title": "a run"}, {"k": np.arange(50) ** 2})
+    for at in range(10, len(whole)):  # behind gzip's head
+        damaged = bytearray(whole)
+        damaged[at] ^= 0xFF
+        with pytest.raises(CompileError, match="no recording"):
+            unpack(bytes(damaged))
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +143,30 @@ def test_words_of_the_first_cycle_are_recorded():
     assert counted(seen.detail, image, lane, TAKEN).tolist() == [0, 3, 3, 3] * 2
     leaves = [counted(seen.detail, image, lane, LEAVES, port) for port in range(5)]
     np.testing.assert_array_equal(np.stack(leaves), state.links.reshape(5, -1))
+
+
+@native
+@pytest.mark.parametrize("drops", ["the filter", "a control wavelet that the CE does not see"])
+def test_words_that_a_router_drops_leave_it(drops):
+    """PE 1's filter keeps two words of four; or the first one of four is hidden from its CE."""
+    filtered = drops == "the filter"
+    layout = fabric.Layout(width=2, overheads=False)
+    layout.array("a", 4)
+    color = layout.color()
+    keep = fabric.Filter(kind="range", low=1, high=2) if filtered else None
+    layout.route(color, "RAMP", "E", layout.x == 0)
+    layout.route(color, "W", "RAMP", layout.x == 1, filter=keep)
+    hidden = fabric.mov32(fabric.fabout(color, control=True), fabric.control_wavelet("NOP"), 1)
+    words = fabric.mov32(fabric.fabout(color), fabric.mem("a"), 4 if filtered else 3)
+    layout.task("main", [words] if filtered else [hidden, words], layout.x == 0, active=True)
+    taken = 2 if filtered else 3
+    into = fabric.mov32(fabric.mem("a"), fabric.fabin(color), taken)
+    layout.task("main", [into], layout.x == 1, active=True)
+    values = (np.arange(8, dtype=np.uint32) << 16).view(np.float32).reshape(1, 2, 4)
+    state, seen = fabric.trace.record(layout.build(), {"a": values})
+    count = lambda *step: counted(seen.detail, state.machine.image, 0, *step).tolist()
+    assert (count(ENTERS), count(LEAVES)) == ([4, 4], [4, 4])
+    assert (count(LEAVES, 1), count(LEAVES, 4), count(TAKEN)) == ([4, 0], [0, taken], [0, taken])
 
 
 @native

@@ -64,16 +64,17 @@ struct OpenLane {
   uint32_t next;
   uint16_t does, stride;
 };
-// What a color does: the ports by which a word leaves, whether one does the other steps, and how many words
-// the CE takes.
-[[gnu::always_inline]] inline uint32_t does(int ports, int enters, int queued, int taken, int rises,
-                                            int climbs) {
-  return uint32_t(((((taken * 2 + queued) * 2 + climbs) * 2 + enters) * 2 + rises) * 32 + ports);
+// What a color does: the ports by which a word leaves, by none if the router drops it, whether one does
+// each step, and how many words the CE takes.
+[[gnu::always_inline]] inline uint32_t does(int ports, int leaves, int enters, int queued, int taken,
+                                            int rises, int climbs) {
+  const int steps = (((taken * 2 + queued) * 2 + climbs) * 2 + enters) * 2 + rises;
+  return uint32_t((steps * 2 + leaves) * 32 + ports);
 }
-constexpr int kBits[] = {0, 6, 8, 9, 5, 7};  // where does() has each step
+constexpr int kBits[] = {5, 7, 9, 10, 6, 8};  // where does() has each step
 inline int words_of(int does, int step) {
   const int words = does >> kBits[step];
-  return step == kTaken ? words : step == kLeaves ? (words & 31) > 0 : words & 1;
+  return step == kTaken ? words : words & 1;
 }
 
 // The ports of a router for a color from a cycle on.

@@ -291,7 +291,8 @@ template <bool kRecords>
   const Wavelet down = lane.down;
   const bool falls = down && (follows || lane.size + popped < lane.depth);
   const int ports = !kRecords ? 0 : arrives ? kRampPort : go ? int(lane.ports) : 0;
-  const uint32_t done = kRecords ? does(ports, got.count() | arrives, falls, popped, sent.count(), own) : 0;
+  const uint32_t done = !kRecords ? 0 : does(ports, go | arrives, got.count() | arrives, falls, popped,
+                                             sent.count(), own);
   if (kRecords && falls) w.recorder->value(core.cell, slot, down.word());
   if (falls) push_word(core, slot, down.word(), down.flag() & kControl), lane.down = {};
   if (follows) lane.down = for_ce ? came : head;

@@ -174,13 +174,13 @@ def view_script(args: argparse.Namespace) -> int:
 def _write_view(
     machine: "WaferMachine", number: int, problem: BaseException | None, args: argparse.Namespace
 ) -> None:
-    from wafer.machine.tools.view.run import view
+    from wafer.machine.tools.view.run import is_page, view
 
     ending = str(problem).partition("\n")[0] if isinstance(problem, WaferError) else ""
     title = f"{args.script}, {number}" if number else str(args.script)
     path, shown = _numbered(args.output, number), view(machine, title, ending)
     shown.save(path)
-    at = f"the likely cause: {path}{shown.address}\n" if shown.address else ""
+    at = f"the likely cause: {path}{shown.address}\n" if shown.address and is_page(path) else ""
     sys.stdout.write(f"wrote {path}\n{at}")
 
 

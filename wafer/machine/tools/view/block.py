@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import json
 import struct
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,19 +54,27 @@ def unpack(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     Raises:
         CompileError: bytes that are no block of this version.
     """
-    content, size, header, known = b"", 0, dict[str, Any](), None
-    with contextlib.suppress(OSError, EOFError, ValueError, struct.error, LookupError, TypeError):
+    found = "other bytes"
+    with contextlib.suppress(
+        OSError, EOFError, ValueError, struct.error, zlib.error, LookupError, TypeError
+    ):
         content = gzip.decompress(block)
         (size,) = struct.unpack_from("<I", content)
         header = json.loads(content[4 : 4 + size])
-        known = (header["format"], header["version"])
-    if known != (FORMAT, VERSION):
-        raise CompileError(
-            f"view: no recording ({known or 'other bytes'}); expected a file of `wafer csl view"
-            f" -o FILE.view`, version {VERSION}. Record the run again"
-        )
-    columns, at = {}, 4 + size
-    for name, kind in header.pop("columns").items():
+        found = f"{header['format']}, version {header['version']}"
+        if (header["format"], header["version"]) == (FORMAT, VERSION):
+            found += ", damaged"
+            return header, _columns(content, 4 + size, header.pop("columns"))
+    raise CompileError(
+        f"view: no recording ({found}); expected a file of `wafer csl view"
+        f" -o FILE.view`, version {VERSION}. Record the run again"
+    )
+
+
+def _columns(content: bytes, at: int, kinds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The columns whose planes begin at a byte."""
+    columns = {}
+    for name, kind in kinds.items():
         length, width = kind["length"], kind["width"]
         planes = np.zeros((length, 4), np.uint8)
         planes[:, :width] = (
@@ -75,7 +84,7 @@ def unpack(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         values = (packed >> 1).view("<i4") ^ -(packed & 1).view("<i4")
         columns[name] = np.cumsum(values, dtype=np.int32) if kind["delta"] else values
         at += length * width
-    return header, columns
+    return columns
 
 
 def page(block: bytes) -> str:

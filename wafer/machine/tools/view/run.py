@@ -28,6 +28,11 @@ _CODE = ("code_kind", "code_cycles", "code_taken", "code_jump", "code_line")
 _KINDS = ((Op.JUMP,), CONDITIONAL, (Op.CALL,), (Op.RETURN,), (Op.CALL_AT, Op.FAULT))
 
 
+def is_page(path: Path) -> bool:
+    """Whether a file is to be a page; else it has the block alone."""
+    return path.suffix.lower() in (".html", ".htm")
+
+
 class View:
     """A page that shows a run; a notebook shows it in its cell.
 
@@ -42,8 +47,7 @@ class View:
     def save(self, path: str | Path) -> None:
         """Write the page, or the block alone to a file that does not end in .html."""
         path = Path(path)
-        html = path.suffix.lower() in (".html", ".htm")
-        path.write_bytes(page(self.block).encode() if html else self.block)
+        path.write_bytes(page(self.block).encode() if is_page(path) else self.block)
 
     def __repr__(self) -> str:
         return "a page of a run or floor plan; save(path) writes it"
