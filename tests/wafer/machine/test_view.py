@@ -332,6 +332,17 @@ def test_limits_are_kept_and_said(sending):
 
 
 @native
+def test_a_recording_of_a_part_names_the_end_of_the_run(sending):
+    """The report and memory are of the end, which is not on the page then."""
+    whole = ran(sending, record=VIEW)
+    part = ran(sending, record=VIEW._replace(end=whole.cycle // 2))
+    notes = [unpack(trace.view(machine).block)[0]["notes"] for machine in (whole, part)]
+    texts = [[text for text in lines if text.startswith("until cycle")] for lines in notes]
+    end = f"until cycle {whole.cycle // 2:,}; the run ended in cycle {whole.cycle:,} (--to)"
+    assert texts == [[], [end]]
+
+
+@native
 def test_a_recording_of_the_view_does_not_depend_on_the_threads(sending):
     tall = sending._replace(
         tiles=np.tile(sending.tiles, (4, 1)),

@@ -120,7 +120,7 @@ def view(run: Any, title: str = "", ending: str = "") -> View:
         "every": trace.every,
         "words_until": trace.detail.words_until + bool(fault),
         "values_until": trace.detail.values_until,
-        "notes": _notes(trace, image, kept),
+        "notes": _notes(trace, image, kept, machine.cycle),
         "names": trace.names,
         "colors": trace.detail.colors,
         "programs": [_program(program, kept) for program in image.programs],
@@ -307,7 +307,7 @@ def _fault(machine: WaferMachine, sources: _Sources) -> dict[str, Any] | None:
     return where | {"text": machine.fault}
 
 
-def _notes(trace: Trace, image: Image, kept: int) -> list[str]:
+def _notes(trace: Trace, image: Image, kept: int, ended: int) -> list[str]:
     """What cycles are counted by, and what is not in the recording."""
     (x, y, width, height), (first, last), detail = trace.rectangle, trace.cycles, trace.detail
     rows, columns = image.tiles.shape
@@ -318,6 +318,7 @@ def _notes(trace: Trace, image: Image, kept: int) -> list[str]:
         part: (width, height) != (columns, rows),
         "nothing has run": last == 0,
         f"from cycle {first:,} on": first < last and first,
+        f"until cycle {last:,}; the run ended in cycle {ended:,} (--to)": first < last < ended,
         f"no cycles: the run ended before cycle {first:,}": last == first > 0,
         f"{every} (--from, --to)": detail.sampled > 1,
         f"single words until cycle {detail.words_until:,}, then {windows}": detail.words_until

@@ -42,7 +42,7 @@ export class Panels {
       section(`PE (${this.run.at(place).join(", ")})`, "pe", at, source, running.length ? table(["runs", "task", "line", "cycles"], running) : ""),
       section("Words held", "queues", this.#queues(place, cycle)),
       section("Router", "router", this.#router(place, cycle)),
-      section(`Memory at cycle ${this.run.end}`, "memory", this.#memory(place)),
+      section("Memory at the end of the run", "memory", this.#memory(place)),
     ];
   }
   #queues(place, cycle) {
