@@ -271,9 +271,9 @@ Columns OfColumns(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& sca
                         ? adds && groups % 4 == 0 && groups * kGroup <= kMostInputs
                         : spreads;
   int together = 0;
-  if (wide && number == Number::kFloat32 && masks != nullptr) {
+  if (wide && number != Number::kInt8 && masks != nullptr) {
     const int64_t kept = pointers[outputs], all = outputs * groups * kGroup;
-    together = 8 * kept <= all ? 64 : 3 * kept <= all ? 32 : 0;
+    together = 8 * kept <= all ? 64 : 3 * kept <= all && number == Number::kFloat32 ? 32 : 0;
   }
   return {values.untyped_data(), number, masks, pointers, groups, scales.typed_data(), wide, together};
 }

@@ -27,7 +27,7 @@ struct Columns {
   int64_t groups;
   const float* scales;  // [outputs] of kInt8
   bool wide;  // the processor spreads values of this size, and adds products of bytes where kInt8
-  int together;  // floats: inputs whose kept places the processor brings together, 32 or 64; or 0
+  int together;  // inputs whose kept places the processor brings together, 32 or 64; or 0
 };
 
 // How rows of activations lie for a kernel, in whole words of 64 inputs.

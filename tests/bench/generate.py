@@ -32,6 +32,7 @@ import harness
 
 from wafer import malloc, models
 from wafer.models.generation.decode import decode_step
+from wafer.models.generation.sampling import best_token
 from wafer.models.layers.caches import init_cache
 from wafer.models.paths import named_leaves, unflatten
 from wafer.sparsity import decoding
@@ -77,7 +78,7 @@ def pruned(level, name, leaf):
 def stepper(cfg, params, batch):
     """TOKENS tokens of every row after 32 others, in one program, as ``generate`` takes them.
 
-    The tokens are given, so that all arms read the same ones; the likeliest are chosen as well.
+    The tokens are given, so that all arms read the same ones; the likeliest are chosen as ``generate`` does.
 
     Returns:
         A function of no arguments: [B, 1, V] logits behind the last token, [TOKENS, B] choices.
@@ -90,7 +91,7 @@ def stepper(cfg, params, batch):
     def run(params, tokens, cache):
         def extend(carry, tokens):
             logits, cache = decode_step(cfg, params, tokens[:, None], one, carry[1])
-            return (logits, cache), jnp.argmax(logits[:, 0], -1)
+            return (logits, cache), best_token(logits[:, 0])
 
         (last, _), chosen = jax.lax.scan(extend, (logits, cache), tokens)
         return last, chosen
