@@ -181,16 +181,16 @@ class Recorder {
   // A word enters an output queue, or leaves it.
   void queue_word(int cell, int queue, bool leaves) {
     OpenLane* const lanes = lanes_of(cell);
-    if (lanes) go_on(lanes, cell, slots_ + 2 * queue + leaves, 1);
+    if (lanes) go_on(lanes, cell, slots_ + 2 * queue + leaves, 1, uint32_t(cycle_));
   }
 
   // What the lanes of a PE did last; none if its words are not recorded in this cycle.
   OpenLane* lanes_of(int cell) { return lanes_[size_t(cell)]; }
 
-  // What a lane of a PE does in this cycle; lanes: what they did last.
-  [[gnu::always_inline]] void go_on(OpenLane* lanes, int cell, int lane, uint32_t does) {
+  // What a lane of a PE does in this `cycle`, which callers hold in a register; lanes: what they did last.
+  [[gnu::always_inline]] void go_on(OpenLane* lanes, int cell, int lane, uint32_t does, uint32_t cycle) {
     OpenLane& open = lanes[lane];
-    if (open.next == uint32_t(cycle_) && open.does == does) open.next += open.stride;
+    if (open.next == cycle && open.does == does) open.next += open.stride;
     else if (does) begin_lane(cell, lane, does);
   }
 

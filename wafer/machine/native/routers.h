@@ -319,13 +319,14 @@ template <bool kRecords>
 [[gnu::always_inline]] inline uint32_t move(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
   const int cell = core.cell;
   OpenLane* const lanes = kRecords ? w.recorder->lanes_of(cell) : nullptr;
+  const uint32_t cycle = uint32_t(w.cycle);
   const uint32_t enters = sent && sent.slot() >= 0 ? 1u << sent.slot() : 0;
   uint32_t changes = 0, live = 0;
   each(w.live[cell] | w.incoming[cell] | core.popped | enters, [&](int slot) {
     const Wavelet own = enters >> slot & 1 ? sent : Wavelet();
     const uint32_t change = move_lane<kRecords>(w, core, slot, own, worker);
     changes |= change, live |= (change / kBusy & 1) << slot;
-    if (kRecords && lanes) w.recorder->go_on(lanes, cell, slot, change / kDone);
+    if (kRecords && lanes) w.recorder->go_on(lanes, cell, slot, change / kDone, cycle);
   });
   w.live[cell] = live, w.incoming[cell] = core.popped = 0;
   return changes;
