@@ -78,7 +78,8 @@ def pruned(level, name, leaf):
 def stepper(cfg, params, batch):
     """TOKENS tokens of every row after 32 others, in one program, as ``generate`` takes them.
 
-    The tokens are given, so that all arms read the same ones; the likeliest are chosen as ``generate`` does.
+    The tokens are given, so that all arms read the same ones; the likeliest are chosen as
+    ``generate`` does.
 
     Returns:
         A function of no arguments: [B, 1, V] logits behind the last token, [TOKENS, B] choices.
