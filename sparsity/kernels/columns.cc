@@ -35,7 +35,12 @@ typedef int8_t LooseBytes __attribute__((vector_size(kLanes), aligned(1), may_al
 
 WAFER_INLINE Floats LoadValues(const float* p) { return Load(p); }
 WAFER_INLINE Floats LoadValues(const uint16_t* p) {
+#if defined(WAFER_EXPANDS_16)  // what GCC makes of FromBf16 goes by halves
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return reinterpret_cast<Floats>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+#else
   return FromBf16(*reinterpret_cast<const LooseHalves*>(p));
+#endif
 }
 
 WAFER_INLINE Floats LoadValues(const int8_t* p) {
@@ -267,12 +272,6 @@ struct Lanes {
 };
 alignas(64) constexpr Lanes kOrder;
 
-WAFER_INLINE __m512 Sixteen(const float* values) { return _mm512_loadu_ps(values); }
-WAFER_INLINE __m512 Sixteen(const uint16_t* values) {
-  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
 // A sum with the products of `count` values and the activations at their places, of `kInputs`.
 template <int kInputs, typename Value>
 WAFER_FEW inline __m512 Placed(const __m512* x, __m128i places, int count, const Value* values, __m512 sum) {
@@ -283,7 +282,7 @@ WAFER_FEW inline __m512 Placed(const __m512* x, __m128i places, int count, const
     own = _mm512_mask_mov_ps(own, upper, _mm512_permutex2var_ps(x[2], at, x[3]));
   }
   const auto first = static_cast<__mmask16>(_bzhi_u32(0xffff, count));
-  return _mm512_mask3_fmadd_ps(own, Sixteen(values), sum, first);
+  return _mm512_mask3_fmadd_ps(own, reinterpret_cast<__m512>(LoadValues(values)), sum, first);
 }
 
 template <typename Value, int kInputs, int kColumns>
