@@ -35,12 +35,7 @@ typedef int8_t LooseBytes __attribute__((vector_size(kLanes), aligned(1), may_al
 
 WAFER_INLINE Floats LoadValues(const float* p) { return Load(p); }
 WAFER_INLINE Floats LoadValues(const uint16_t* p) {
-#if defined(WAFER_EXPANDS_16)  // what GCC makes of FromBf16 goes by halves
-  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return reinterpret_cast<Floats>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-#else
   return FromBf16(*reinterpret_cast<const LooseHalves*>(p));
-#endif
 }
 
 WAFER_INLINE Floats LoadValues(const int8_t* p) {
@@ -257,100 +252,12 @@ void RowsPairs(const Columns& w, const float* x, int rows, int64_t begin, int64_
   }
 }
 
-constexpr bool kMovesPlaces = true;
-
-// One row and few kept values, 32 inputs at a time, or 64 where 16 values are seldom kept of them: the
-// places of the kept ones move together, then the activations at those places, which takes fewer steps
-// than to spread the values.
-#define WAFER_FEW __attribute__((target("avx512vbmi2,bmi2")))
-
-struct Lanes {
-  uint8_t groups[64], pairs[64];  // where inputs lie in a row of each layout
-  constexpr Lanes() : groups(), pairs() {
-    for (int i = 0; i < 64; ++i) groups[i] = i, pairs[i] = i / 32 * 32 + i % 2 * 16 + i % 32 / 2;
-  }
-};
-alignas(64) constexpr Lanes kOrder;
-
-// A sum with the products of `count` values and the activations at their places, of `kInputs`.
-template <int kInputs, typename Value>
-WAFER_FEW inline __m512 Placed(const __m512* x, __m128i places, int count, const Value* values, __m512 sum) {
-  const __m512i at = _mm512_cvtepu8_epi32(places);
-  __m512 own = _mm512_permutex2var_ps(x[0], at, x[1]);
-  if constexpr (kInputs == 64) {
-    const __mmask16 upper = _mm512_test_epi32_mask(at, _mm512_set1_epi32(32));
-    own = _mm512_mask_mov_ps(own, upper, _mm512_permutex2var_ps(x[2], at, x[3]));
-  }
-  const auto first = static_cast<__mmask16>(_bzhi_u32(0xffff, count));
-  return _mm512_mask3_fmadd_ps(own, reinterpret_cast<__m512>(LoadValues(values)), sum, first);
-}
-
-template <typename Value, int kInputs, int kColumns>
-WAFER_FEW void MultiplyFew(const Columns& w, const float* x, int64_t n, float* y) {
-  constexpr int kTimes = kWord / kInputs;
-  constexpr int kKept = kColumns * (kInputs == 64 ? 8 : 11);  // at a time, about
-  constexpr int kLines = (kKept * int{sizeof(Value)} + 63) / 64;
-  const Value* at[kColumns];
-  WAFER_UNROLL
-  for (int c = 0; c < kColumns; ++c) at[c] = static_cast<const Value*>(w.values) + w.pointers[n + c];
-  const auto* masks = reinterpret_cast<const char*>(w.masks + n * w.groups);
-  const int64_t column = w.groups * int64_t{sizeof(uint16_t)};
-  Ahead ahead(at[0], at[0] + w.pointers[n + kColumns] - w.pointers[n], kLines * w.groups / 4 * kTimes);
-  const __m512i all = _mm512_load_si512(sizeof(Value) == 2 ? kOrder.pairs : kOrder.groups);
-  __m512 sums[kColumns];
-  WAFER_UNROLL
-  for (int c = 0; c < kColumns; ++c) sums[c] = _mm512_setzero_ps();
-  for (const float* const end = x + w.groups * kGroup; x != end; x += kInputs, masks += kInputs / 8) {
-    __m512 inputs[kInputs / kGroup];
-    WAFER_UNROLL
-    for (int i = 0; i < kInputs / kGroup; ++i) inputs[i] = _mm512_loadu_ps(x + i * kGroup);
-    WAFER_UNROLL
-    for (int line = 0; line < kLines; ++line) ahead.Ask();
-    WAFER_UNROLL
-    for (int c = 0; c < kColumns; ++c) {
-      uint64_t mask = 0;
-      std::memcpy(&mask, masks + c * column, kInputs / 8);
-      const __m512i places = _mm512_mask_compress_epi8(Fresh(), mask, all);
-      const int kept = __builtin_popcountll(mask);
-      __m512 sum = Placed<kInputs>(inputs, _mm512_castsi512_si128(places), kept, at[c], sums[c]);
-      if (__builtin_expect(kept > 16, 0)) {
-        alignas(64) uint8_t rest[kWord];
-        _mm512_store_si512(rest, places);
-        for (int i = 16; i < kept; i += 16) {
-          const __m128i more = _mm_load_si128(reinterpret_cast<const __m128i*>(rest + i));
-          sum = Placed<kInputs>(inputs, more, kept - i, at[c] + i, sum);
-        }
-      }
-      sums[c] = sum;
-      at[c] += kept;
-    }
-  }
-  WAFER_UNROLL
-  for (int c = 0; c < kColumns; ++c) y[n + c] = Sum(reinterpret_cast<Floats>(sums[c]));
-}
-
-template <typename Value, int kInputs>
-void RangeFew(const Columns& w, const float* x, int64_t begin, int64_t end, float* y) {
-  int64_t n = begin;
-  for (; n + 4 <= end; n += 4) MultiplyFew<Value, kInputs, 4>(w, x, n, y);
-  for (; n < end; ++n) MultiplyFew<Value, kInputs, 1>(w, x, n, y);
-}
-
-void RowFew(const Columns& w, const float* x, int64_t begin, int64_t end, float* y) {
-  auto* run = w.number == Number::kBfloat16 ? RangeFew<uint16_t, 64>
-              : w.together == 64            ? RangeFew<float, 64>
-                                            : RangeFew<float, 32>;
-  run(w, x, begin, end, y);
-}
-
 Layout LayoutOf(const Columns& w) {
   return w.number == Number::kBfloat16 && w.wide ? Layout::kPairs : Layout::kGroups;
 }
 #else
 Layout LayoutOf(const Columns&) { return Layout::kGroups; }
 void RowsPairs(const Columns&, const float*, int, int64_t, int64_t, int64_t, float*, int64_t) {}
-constexpr bool kMovesPlaces = false;
-void RowFew(const Columns&, const float*, int64_t, int64_t, float*) {}
 #endif
 
 template <typename Value, int kRows>
@@ -377,7 +284,6 @@ void Rows(const Columns& w, const float* x, int rows, int64_t begin, int64_t end
 
 void Entry(const Columns& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
            float* y, int64_t stride) {
-  if (kMovesPlaces && w.together && rows == 1) return RowFew(w, x, begin, end, y);
   if (LayoutOf(w) == Layout::kPairs) return RowsPairs(w, x, rows, begin, end, written, y, stride);
   auto* run = w.number == Number::kInt8       ? Rows<int8_t>
               : w.number == Number::kBfloat16 ? Rows<uint16_t>

@@ -115,20 +115,27 @@ void PackBytes(const float* whole, int64_t width, int64_t count, int64_t rows,
   }
 }
 
+// Rows of x one after another, each of `inputs` floats.
+void PackRows(const float* x, int64_t width, int64_t count, int64_t rows, int64_t inputs, float* to) {
+  std::fill(to, to + rows * inputs, 0.0f);
+  for (int64_t r = 0; r < count; ++r) std::copy(x + r * width, x + (r + 1) * width, to + r * inputs);
+}
+
 // Rows of x side by side for every input, 0 where there is none.
-void PackInputs(const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
+void PackSides(const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
   for (int64_t i = 0; i < width; ++i) {
     for (int64_t r = 0; r < rows; ++r) *to++ = r < count ? x[r * width + i] : 0.0f;
   }
 }
 
 // How rows of activations lie for a kernel; see decode.h.
-enum Packing { kGroupsOf16, kPairsOf16, kWholeNumbers, kBytePairs, kSideBySide, kPackings };
+enum Packing { kGroupsOf16, kPairsOf16, kWholeNumbers, kBytePairs, kRowByRow, kSideBySide, kPackings };
 
 // Floats of one packed row of x.
 int64_t PackedInputs(Packing packing, int64_t width) {
   switch (packing) {
-    case kSideBySide: return width;
+    case kRowByRow:
+    case kSideBySide: return Words(width) * kWord + kWindow;
     case kWholeNumbers: return kGroup + Words(width) * kWord;
     case kBytePairs: return kGroup + Words(width) * kWord / 2;
     default: return Words(width) * kWord;
@@ -136,7 +143,8 @@ int64_t PackedInputs(Packing packing, int64_t width) {
 }
 
 void PackAs(Packing packing, const float* x, int64_t width, int64_t count, int64_t rows, float* to) {
-  if (packing == kSideBySide) return PackInputs(x, width, count, rows, to);
+  if (packing == kRowByRow) return PackRows(x, width, count, rows, PackedInputs(packing, width), to);
+  if (packing == kSideBySide) return PackSides(x, width, count, rows, to);
   if (packing == kGroupsOf16) return Pack(x, width, count, rows, 1, to);
   if (packing == kPairsOf16) return Pack(x, width, count, rows, 2, to);
   std::vector<float> whole(count * width);
@@ -149,17 +157,17 @@ void PackAs(Packing packing, const float* x, int64_t width, int64_t count, int64
 // A weight, how it is multiplied, and its results.
 struct Product {
   int64_t outputs, bytes;
+  int64_t parts;  // that blocks are made of: outputs, of which kernels take four at a time, or slices
   Packing packing;
-  int64_t beyond;  // inputs behind the packed ones that a wrong weight may read
   std::function<void(const float* x, int rows, int64_t begin, int64_t end, int64_t written, float* y,
                      int64_t stride)>
       multiply;
   float* y;
 
-  int64_t blocks() const { return outputs == 0 ? 0 : std::clamp<int64_t>(bytes / kBlockBytes, 1, outputs); }
-  // Where a block begins: kernels take four columns at a time.
+  int64_t blocks() const { return parts == 0 ? 0 : std::clamp<int64_t>(bytes / kBlockBytes, 1, parts); }
   int64_t first(int64_t block) const {
-    return block == blocks() ? outputs : outputs * block / blocks() / 4 * 4;
+    const int64_t part = parts * block / blocks();
+    return parts < outputs || block == blocks() ? part : part / 4 * 4;
   }
 };
 
@@ -170,18 +178,7 @@ Product ByGroups(const Columns& w, int64_t outputs, int64_t bytes, float* y) {
                         : w.masks != nullptr ? Decoder().multiply
                                              : Streams().dense;
   const Packing packing = as_bytes ? kBytePairs : int8 ? kWholeNumbers : pairs ? kPairsOf16 : kGroupsOf16;
-  return {outputs, bytes, packing, 0, [w, multiply](auto... rest) { multiply(w, rest...); }, y};
-}
-
-// To add up the steps of every column would cost as much as the product: there is room for the
-// longest column with the largest steps, and memory that nobody touches costs nothing.
-Product BySteps(const Stepped& w, int64_t outputs, int64_t bytes, float* y) {
-  int64_t longest = 0;
-  for (int64_t n = 0; n < outputs; ++n) {
-    longest = std::max<int64_t>(longest, w.pointers[n + 1] - w.pointers[n]);
-  }
-  const auto multiply = [w](auto... rest) { Streams().stepped(w, rest...); };
-  return {outputs, bytes, kSideBySide, 255 * longest + 1, multiply, y};
+  return {outputs, bytes, outputs, packing, [w, multiply](auto... rest) { multiply(w, rest...); }, y};
 }
 
 // All products with the same x, cut into blocks of outputs, whichever weight they are of. A thread takes
@@ -192,17 +189,14 @@ ffi::Error Run(ffi::ThreadPool& pool, const std::vector<Product>& products,
   const int64_t passes = (count + kMostRows - 1) / kMostRows, rows = Padded(count);
   if (count == 0) return ffi::Error::Success();
   const auto left = [&](int64_t p) { return std::min<int64_t>(kMostRows, count - p * kMostRows); };
-  int64_t beyond = 0, blocks = 0;
-  for (const Product& w : products) {
-    beyond = std::max(beyond, w.beyond);
-    blocks += w.blocks();
-  }
+  int64_t blocks = 0;
+  for (const Product& w : products) blocks += w.blocks();
   std::optional<Scratch> packed[kPackings];
   for (const Product& w : products) {
     std::optional<Scratch>& to = packed[w.packing];
     if (to) continue;
     const int64_t inputs = PackedInputs(w.packing, width);
-    to.emplace(sizeof(float) * std::max<int64_t>(1, rows * (passes * inputs + beyond)));
+    to.emplace(sizeof(float) * std::max<int64_t>(1, rows * passes * inputs));
     if (!to->ok()) {
       return ffi::Error(ffi::ErrorCode::kResourceExhausted, "sparse decode: no memory for scratch");
     }
@@ -242,9 +236,9 @@ bool IsValue(const ffi::AnyBuffer& values) {
 }
 
 // Whether these are values of a type that has such scales.
-bool HasScales(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& scales, int64_t outputs) {
+bool HasScales(const ffi::AnyBuffer& values, const ffi::AnyBuffer& scales, int64_t outputs) {
   const bool int8 = values.element_type() == ffi::DataType::S8;
-  return (int8 || IsValue(values)) &&
+  return (int8 || IsValue(values)) && scales.element_type() == ffi::DataType::F32 &&
          static_cast<int64_t>(scales.element_count()) == (int8 ? outputs : 0);
 }
 
@@ -261,7 +255,7 @@ bool AddsBytes() {
 // Sums of more inputs than this can leave 32 bits.
 constexpr int64_t kMostInputs = 1 << 16;
 
-Columns OfColumns(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& scales,
+Columns OfColumns(const ffi::AnyBuffer& values, const ffi::AnyBuffer& scales,
                   const uint16_t* masks, const int32_t* pointers, int64_t outputs, int64_t groups) {
   static const bool spreads = Processor().vbmi2, adds = spreads && AddsBytes();
   const Number number = values.element_type() == ffi::DataType::S8     ? Number::kInt8
@@ -270,30 +264,22 @@ Columns OfColumns(const ffi::AnyBuffer& values, const ffi::Buffer<ffi::F32>& sca
   const bool wide = number == Number::kInt8
                         ? adds && groups % 4 == 0 && groups * kGroup <= kMostInputs
                         : spreads;
-  int together = 0;
-  if (wide && number != Number::kInt8 && masks != nullptr) {
-    const int64_t kept = pointers[outputs], all = outputs * groups * kGroup;
-    together = 8 * kept <= all ? 64 : 3 * kept <= all && number == Number::kFloat32 ? 32 : 0;
-  }
-  return {values.untyped_data(), number, masks, pointers, groups, scales.typed_data(), wide, together};
+  return {values.untyped_data(), number, masks, pointers, groups, static_cast<const float*>(scales.untyped_data()), wide};
 }
 
 // Whether these are pointers of all outputs into the values, `past` of them behind the last output.
-bool Fits(const ffi::Buffer<ffi::S32>& pointers, int64_t outputs, int64_t past,
-          const ffi::AnyBuffer& values) {
+bool Fits(const ffi::Buffer<ffi::S32>& pointers, int64_t outputs, int64_t past, int64_t count) {
   const int32_t* at = pointers.typed_data();
   if (static_cast<int64_t>(pointers.element_count()) != outputs + 1) return false;
   int32_t falls = 0;  // negative where a pointer is less than the one before it
   for (int64_t n = 0; n < outputs; ++n) falls |= at[n + 1] < at[n] ? -1 : 0;
   return at[0] == 0 && falls == 0 &&
-         at[outputs] + past <= static_cast<int64_t>(values.element_count());
+         at[outputs] + past <= count;
 }
 
-// Of x [T, K] a weight takes these: values and their scales, places of the kept inputs, and pointers.
+// Of x [T, K] a weight takes these; see Decode.
 struct Operands {
-  ffi::AnyBuffer values;
-  ffi::Buffer<ffi::F32> scales;
-  ffi::AnyBuffer places;
+  ffi::AnyBuffer values, outer, places;
   ffi::Buffer<ffi::S32> pointers;
   int64_t inputs, outputs;
   float* y;
@@ -305,44 +291,54 @@ ffi::ErrorOr<Product> Masked(const Operands& w) {
   const auto words = w.places.dimensions();
   const bool int8 = w.values.element_type() == ffi::DataType::S8;
   if (words.size() != 2 || words[0] != w.outputs || words[1] != Words(w.inputs) * kWord / kGroup ||
-      !HasScales(w.values, w.scales, w.outputs)) {
+      !HasScales(w.values, w.outer, w.outputs)) {
     return ffi::Unexpected(Refuse("shapes of x, scales, masks and pointers"));
   }
-  if (!Fits(w.pointers, w.outputs, int8 ? kPastInt8 : kPast, w.values)) {
+  if (!Fits(w.pointers, w.outputs, int8 ? kPastInt8 : kPast, static_cast<int64_t>(w.values.element_count()))) {
     return ffi::Unexpected(Refuse("values that do not fit the pointers"));
   }
   const auto* masks = static_cast<const uint16_t*>(w.places.untyped_data());
-  const Columns columns = OfColumns(w.values, w.scales, masks, w.pointers.typed_data(), w.outputs, words[1]);
+  const Columns columns = OfColumns(w.values, w.outer, masks, w.pointers.typed_data(), w.outputs, words[1]);
   const auto bytes = static_cast<int64_t>(w.values.size_bytes() + w.places.size_bytes());
   return ByGroups(columns, w.outputs, bytes, w.y);
 }
 
-ffi::ErrorOr<Product> FromSteps(const Operands& w) {
-  if (!IsValue(w.values) || w.places.element_count() != w.values.element_count() ||
-      !Fits(w.pointers, w.outputs, 0, w.values)) {
-    return ffi::Unexpected(Refuse("values that do not fit the pointers or steps"));
+// Whether values and places are of kept inputs was asked when the weight was made, too.
+ffi::ErrorOr<Product> InSlices(const Operands& w) {
+  const int64_t slices = (w.outputs + kGroup - 1) / kGroup;
+  const auto count = static_cast<int64_t>(w.values.element_count());
+  if (!IsValue(w.values) || w.outer.element_type() != ffi::DataType::S32 ||
+      static_cast<int64_t>(w.outer.element_count()) != w.outputs ||
+      static_cast<int64_t>(w.places.element_count()) != count || count % kGroup != 0 ||
+      !Fits(w.pointers, slices, 0, count / kGroup)) {
+    return ffi::Unexpected(Refuse("values that do not fit the pointers, places or order"));
+  }
+  const auto* order = static_cast<const int32_t*>(w.outer.untyped_data());
+  if (std::any_of(order, order + w.outputs, [&](int32_t n) { return n < 0 || n >= w.outputs; })) {
+    return ffi::Unexpected(Refuse("an order of other outputs"));
   }
   const bool bf16 = w.values.element_type() == ffi::DataType::BF16;
-  const Stepped stepped{w.values.untyped_data(), bf16,
-                        static_cast<const uint8_t*>(w.places.untyped_data()),
-                        w.pointers.typed_data()};
-  return BySteps(stepped, w.outputs, w.values.element_count() * (bf16 ? 3 : 5), w.y);
+  const Sliced sliced{w.values.untyped_data(), bf16, static_cast<const uint8_t*>(w.places.untyped_data()),
+                      w.pointers.typed_data(), order, w.outputs, Words(w.inputs) * kWord / kGroup};
+  const auto multiply = [sliced](auto... rest) { Streams().sliced(sliced, rest...); };
+  const Packing packing = Streams().slices_take == Layout::kRows ? kRowByRow : kSideBySide;
+  return Product{w.outputs, count * (bf16 ? 3 : 5), slices, packing, multiply, w.y};
 }
 
 // All of a weight, [N, K] with K a multiple of 16.
 ffi::ErrorOr<Product> Whole(const Operands& w) {
   const auto stored = w.values.dimensions();
   if (stored.size() != 2 || stored[0] != w.outputs || stored[1] != w.inputs ||
-      w.inputs % kGroup != 0 || !HasScales(w.values, w.scales, w.outputs)) {
+      w.inputs % kGroup != 0 || !HasScales(w.values, w.outer, w.outputs)) {
     return ffi::Unexpected(Refuse("shapes of x, scales and a dense weight [outputs, a multiple of 16]"));
   }
-  const Columns columns = OfColumns(w.values, w.scales, nullptr, nullptr, w.outputs, w.inputs / kGroup);
+  const Columns columns = OfColumns(w.values, w.outer, nullptr, nullptr, w.outputs, w.inputs / kGroup);
   return ByGroups(columns, w.outputs, static_cast<int64_t>(w.values.size_bytes()), w.y);
 }
 
-// y[T, N] = x[T, K] W for each weight: its values; of 8-bit values the scale of each output, of others
-// none; masks [N, K / 16], or the distances between kept inputs, one for each value; and where each
-// output's values begin. Of dense weights places and pointers have no elements.
+// y[T, N] = x[T, K] W for each weight: its values; of 8-bit values the scale of each output, of slices the
+// order of outputs, of others none; masks [N, K / 16], or the place of each value; and where the values of
+// each output or slice begin. Of dense weights places and pointers have no elements.
 ffi::Error Decode(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::RemainingArgs weights,
                   ffi::RemainingRets results) {
   if (x.dimensions().size() != 2 || results.size() == 0 || weights.size() != 4 * results.size()) {
@@ -351,16 +347,16 @@ ffi::Error Decode(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::RemainingA
   std::vector<Product> products;
   for (size_t i = 0; i < results.size(); ++i) {
     const auto values = weights.get<ffi::AnyBuffer>(4 * i), places = weights.get<ffi::AnyBuffer>(4 * i + 2);
-    const auto scales = weights.get<ffi::Buffer<ffi::F32>>(4 * i + 1);
+    const auto outer = weights.get<ffi::AnyBuffer>(4 * i + 1);
     const auto pointers = weights.get<ffi::Buffer<ffi::S32>>(4 * i + 3);
     auto y = results.get<ffi::Buffer<ffi::F32>>(i);
-    if (!values || !scales || !places || !pointers || !y) return Refuse("dtypes");
+    if (!values || !outer || !places || !pointers || !y) return Refuse("dtypes");
     const auto sizes = (*y)->dimensions();
     if (sizes.size() != 2 || sizes[0] != x.dimensions()[0]) return Refuse("shapes of x and y");
-    const Operands w{*values,  *scales,  *places, *pointers, x.dimensions()[1],
+    const Operands w{*values,  *outer,  *places, *pointers, x.dimensions()[1],
                      sizes[1], (*y)->typed_data()};
     const ffi::ErrorOr<Product> product = places->element_type() == ffi::DataType::U16  ? Masked(w)
-                                          : places->element_type() == ffi::DataType::U8 ? FromSteps(w)
+                                          : places->element_type() == ffi::DataType::U8 ? InSlices(w)
                                                                                         : Whole(w);
     if (!product) return product.error();
     products.push_back(*product);

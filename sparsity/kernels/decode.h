@@ -11,6 +11,7 @@ constexpr int kGroup = 16;     // inputs of one word of the mask
 constexpr int kWord = 64;      // inputs that kernels take at once: rows are padded to whole words
 constexpr int kPast = 32;      // values that may be read past the end
 constexpr int kPastInt8 = 64;  // the same of 8-bit values
+constexpr int kWindow = 128;   // inputs that the places of a vector tell apart
 constexpr int kMostRows = 16;  // rows of activations that share one reading of the weight
 
 enum class Number { kFloat32, kBfloat16, kInt8 };
@@ -27,7 +28,6 @@ struct Columns {
   int64_t groups;
   const float* scales;  // [outputs] of kInt8
   bool wide;  // the processor spreads values of this size, and adds products of bytes where kInt8
-  int together;  // inputs whose kept places the processor brings together, 32 or 64; or 0
 };
 
 // How rows of activations lie for a kernel, in whole words of 64 inputs.
@@ -37,17 +37,24 @@ enum class Layout {
   // Of 8-bit weights rows are integers of 16 bits times a factor of the row. x[rows] are the factors;
   // behind x[rows][16] the integers lie as kGroups in floats, or
   kBytes,  // as uint8[groups / 4][rows][2][64]: their upper bytes plus 128, then their lower ones
+  // Of slices, kWindow inputs behind a whole number of words:
+  kRows,   // x[rows][inputs]
+  kSides,  // x[inputs][rows]
 };
 
-// Another form, of fewer bytes where less than an eighth is kept: steps[j] is the distance of value j's
-// input from the one before it in its column, the first one's from input 0.
-struct Stepped {
-  const void* values;
+// Another form, where few are kept. Outputs go in slices of 16, those that keep most first, so that a
+// slice's keep about as many. A vector has a value of each output of its slice: of an input among the
+// 128 from 16 times the vector's number on. The lower bits of places[16 v + i] say which of the 128, its
+// top bit is bit i of the number.
+struct Sliced {
+  const void* values;       // [vectors][16]; 0 where an output has no such input
   bool bf16;
-  const uint8_t* steps;
-  const int32_t* pointers;  // [outputs + 1]
+  const uint8_t* places;    // [vectors][16]
+  const int32_t* pointers;  // [slices + 1], the first vector of each
+  const int32_t* order;     // [outputs], the output of each lane
+  int64_t outputs;
+  int64_t last;  // a number above is taken for this one
 };
-
 struct DecodeKernels {
   Layout (*layout)(const Columns& w);
   // Products of columns [begin, end) with `rows` (1, 2, 4, 8 or 16) rows of activations; the first `written` of them reach y[row * stride + column].
@@ -60,9 +67,10 @@ struct StreamKernels {
   // Without masks; rows lie as kGroups.
   void (*dense)(const Columns& w, const float* x, int rows, int64_t begin, int64_t end,
                 int64_t written, float* y, int64_t stride);
-  // Rows lie as x[inputs][rows].
-  void (*stepped)(const Stepped& w, const float* x, int rows, int64_t begin, int64_t end,
-                  int64_t written, float* y, int64_t stride);
+  Layout slices_take;  // kRows or kSides
+  // Of slices [begin, end).
+  void (*sliced)(const Sliced& w, const float* x, int rows, int64_t begin, int64_t end,
+                 int64_t written, float* y, int64_t stride);
 };
 
 }  // namespace wafer

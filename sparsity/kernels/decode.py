@@ -1,9 +1,13 @@
 """Weights for decoding: a few rows of activations, the weight read once and in order.
 
 A step of generation multiplies one row (one per sample) by every weight of the model, so its time
-is that of reading them. ``DecodeWeight`` holds kept values by output column, with a bit per input
-or, where few are kept, a byte per value. ``DecodeTable`` is its dense companion, for a head or a
-table. Both only go forward.
+is that of reading them. ``DecodeWeight`` holds kept values by output column, with a bit per input,
+or, where few are kept, in slices of 16 outputs with a byte per value. ``DecodeTable`` is its dense
+companion, for a head or a table. Both only go forward.
+
+Slices are those of Kreutzer et al. 2014 (SELL-C-sigma, doi:10.1137/130930352): outputs with about
+as many values side by side. A vector's inputs lie within 128 neighbors, so that a processor finds
+their activations in its registers.
 
 Weights of int8 are integers of -127 to 127 times a scale of their output, which is its largest
 weight over 127: none is off by more than half a scale. Their products round each row of activations
@@ -26,16 +30,19 @@ from jaxtyping import Array
 from wafer.sparsity.kernels import native
 from wafer.vsl.layout import AnyArray
 
-_GROUP = 16  # inputs of one word of the mask
+_GROUP = 16  # inputs of one word of the mask, outputs of a slice
 _WORD = 64  # inputs that masks are padded to
-_LONGEST = 255  # distance that a step can say
-#: by type: how it is stored, values that may be read past the end, and the most kept values for
-#: which steps are faster than masks (measured at GPT-2's sizes; they are fewer bytes below 1/8)
+_WINDOW = 128  # inputs that the places of a vector tell apart
+_FARTHEST = _GROUP << 16  # behind every input that slices can name
+#: by type: how it is stored, and values that may be read past the end of masked ones
 _DTYPES = {
-    jnp.dtype(jnp.float32): (np.dtype(np.float32), 32, 1 / 16),
-    jnp.dtype(jnp.bfloat16): (np.dtype(ml_dtypes.bfloat16), 32, 1 / 16),
-    jnp.dtype(jnp.int8): (np.dtype(np.int8), 64, 0),  # always masks
+    jnp.dtype(jnp.float32): (np.dtype(np.float32), 32),
+    jnp.dtype(jnp.bfloat16): (np.dtype(ml_dtypes.bfloat16), 32),
+    jnp.dtype(jnp.int8): (np.dtype(np.int8), 64),
 }
+# Slices are faster (measured at GPT-2's sizes) where at most this share is kept, unless they are
+# more than so many times the bytes of masks: columns that differ much leave lanes empty.
+_FEW, _MOST_BYTES = 0.225, 1.25
 
 
 class _Multiplier:
@@ -72,16 +79,18 @@ class _Multiplier:
 class DecodeWeight(_Multiplier):
     """A [K, N] kernel as kept values and the inputs they belong to; make it with ``from_dense``."""
 
-    #: [nnz + 32] float32 or bfloat16, or [nnz + 64] int8, column by column, then zeros
+    #: [nnz + 32] float32 or bfloat16, or [nnz + 64] int8, column by column, then zeros; or of
+    #: slices [V, 16], where an output without an input has 0
     values: Array
-    #: [N, 4 ceil(K / 64)] uint16; bit i of word g keeps input 16 g + i. None with ``steps``
+    #: [N, 4 ceil(K / 64)] uint16; bit i of word g keeps input 16 g + i. None with ``places``
     masks: Array | None
-    #: [nnz + 32] uint8, distance of each value's input from the one before in its column, the first
-    #: one's from input 0; where that is more than 255, zeros among the values stand between. None
-    #: with ``masks``
-    steps: Array | None
-    pointers: Array  #: [N + 1] int32, where each column's values begin
-    scales: Array | None = None  #: [N] float32 of int8 values, else None
+    #: [V, 16] uint8, None with ``masks``. Top bits of a vector's places are the bits of a number g;
+    #: the lower ones say which of the 128 inputs from 16 g on each of its values belongs to
+    places: Array | None
+    #: [N + 1] int32, where each column's values begin, or [ceil(N / 16) + 1], each slice's vectors
+    pointers: Array
+    order: Array | None  #: [N] int32, the output of each lane of the slices; None with ``masks``
+    scales: Array | None  #: [N] float32 of int8 values, else None
     inputs: int = dataclasses.field(metadata={"static": True})  #: K, static
 
     @classmethod
@@ -97,23 +106,27 @@ class DecodeWeight(_Multiplier):
                 weight that int8 should hold.
         """
         dense, scales = _columns(kernel, dtype, "DecodeWeight")
-        _, past, stepped = _DTYPES[jnp.dtype(dtype)]
+        past = _DTYPES[jnp.dtype(dtype)][1]
         keep = dense != 0
-        steps = None
-        if stepped and np.count_nonzero(keep) <= stepped * keep.size:
-            bridged, near = _steps(keep)
-            if len(near) <= stepped * keep.size:
-                keep, steps = bridged, np.pad(near, (0, past))
+        count = np.count_nonzero(keep)
+        if count >= 2**31 - _WORD:
+            raise ValueError(f"DecodeWeight: {count:,} kept values; at most 2^31 - 65")
         bits = np.pad(keep, ((0, 0), (0, -keep.shape[1] % _WORD)))
         masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")
+        few = scales is None and count <= _FEW * dense.size and dense.shape[1] < _FARTHEST
+        if few and dense.size:
+            slices = _slices(dense)
+            size = dense.dtype.itemsize
+            if slices["values"].size * (size + 1) <= _MOST_BYTES * (count * size + masks.nbytes):
+                arrays = {name: jnp.asarray(array) for name, array in slices.items()}
+                return cls(**arrays, masks=None, scales=None, inputs=dense.shape[1])
         pointers = np.concatenate([[0], np.cumsum(keep.sum(1, dtype=np.int64))])
-        if pointers[-1] >= 2**31 - _WORD:
-            raise ValueError(f"DecodeWeight: {pointers[-1]:,} kept values; at most 2^31 - 65")
         return cls(
             values=jnp.asarray(np.concatenate([dense[keep], np.zeros(past, dense.dtype)])),
-            masks=jnp.asarray(masks) if steps is None else None,
-            steps=None if steps is None else jnp.asarray(steps),
+            masks=jnp.asarray(masks),
+            places=None,
             pointers=jnp.asarray(pointers, jnp.int32),
+            order=None,
             scales=scales,
             inputs=dense.shape[1],
         )
@@ -124,49 +137,49 @@ class DecodeWeight(_Multiplier):
         return self.inputs, self.outputs
 
     @property
-    def _places(self) -> Array:
-        return typing.cast("Array", self.masks if self.steps is None else self.steps)
-
-    @property
     def nbytes(self) -> int:
         """Bytes that a product reads."""
-        read = self.values, self._places, self.pointers, self.scales
+        read = self.values, self.masks, self.places, self.pointers, self.order, self.scales
         return sum(array.nbytes for array in read if array is not None)
 
     @property
     def kept(self) -> int:
-        """How many values there are; zeros that only stand between do not count."""
+        """How many values there are; zeros of empty lanes do not count."""
         return int(jnp.count_nonzero(self.values))
 
     @property
     def outputs(self) -> int:
         """N, static."""
-        return self.pointers.shape[0] - 1
+        return self.pointers.shape[0] - 1 if self.order is None else self.order.shape[0]
 
     @property
     def operands(self) -> tuple[Array, ...]:
         """What the native product reads."""
-        return self.values, _or_none(self.scales), self._places, self.pointers
+        if self.order is not None and self.places is not None:
+            return self.values, self.order, self.places, self.pointers
+        return self.values, _or_none(self.scales), typing.cast("Array", self.masks), self.pointers
 
     def dense(self) -> Array:
         """Return the dense [K, N] weight, float32, 0 where pruned."""
-        if self.steps is not None:
-            return self._from_steps(self.steps)
-        bits = (self._places[:, :, None] >> jnp.arange(_GROUP, dtype=jnp.uint16)[None, None]) & 1
-        bits = bits.reshape(self._places.shape[0], self._places.shape[1] * _GROUP)
+        if self.masks is None:
+            return self._from_slices()
+        bits = (self.masks[:, :, None] >> jnp.arange(_GROUP, dtype=jnp.uint16)[None, None]) & 1
+        bits = bits.reshape(self.masks.shape[0], self.masks.shape[1] * _GROUP)
         place = self.pointers[:-1, None] + jnp.cumsum(bits, 1, dtype=jnp.int32) - bits
         spread = jnp.where(bits == 1, self.values[place].astype(jnp.float32), 0)
         scales = 1 if self.scales is None else self.scales[:, None]
         return (spread[:, : self.inputs] * scales).T
 
-    def _from_steps(self, steps: Array) -> Array:
-        total = jnp.cumsum(steps, dtype=jnp.int32)
-        before = jnp.concatenate([jnp.zeros(1, jnp.int32), total])[self.pointers]
-        order = jnp.arange(total.shape[0], dtype=jnp.int32)
-        column = jnp.searchsorted(self.pointers, order, side="right") - 1  # N past the end: dropped
-        spread = jnp.zeros(self.shape[::-1], jnp.float32)
-        values = self.values.astype(jnp.float32)
-        return spread.at[column, total - before[column]].set(values, mode="drop").T
+    def _from_slices(self) -> Array:
+        places, order = (typing.cast("Array", array) for array in (self.places, self.order))
+        number = jnp.sum((places // _WINDOW).astype(jnp.int32) << jnp.arange(_GROUP), 1)
+        inputs = _GROUP * number[:, None] + places % _WINDOW
+        vectors = jnp.arange(len(places), dtype=jnp.int32)
+        slices = jnp.searchsorted(self.pointers, vectors, side="right") - 1
+        lanes = _GROUP * slices[:, None] + jnp.arange(_GROUP)
+        spread = jnp.zeros((self.outputs, self.inputs), jnp.float32)
+        outputs = jnp.take(order, lanes, mode="fill", fill_value=self.outputs)
+        return spread.at[outputs, inputs].add(self.values.astype(jnp.float32), mode="drop").T
 
 
 @jax.tree_util.register_dataclass
@@ -235,23 +248,40 @@ class DecodeTable(_Multiplier):
         return (values if self.scales is None else values * self.scales[:, None]).T
 
 
-def _gaps(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Column, input, and distance to the input before in the column, of all kept values."""
-    column, at = np.nonzero(keep)
-    before = np.where(np.diff(column, prepend=-1) == 0, np.concatenate([[0], at[:-1]]), 0)
-    return column, at, at - before
+def _slices(columns: np.ndarray) -> dict[str, np.ndarray]:
+    """Values, places, pointers and order of a sparse weight [N, K]; see ``DecodeWeight``.
 
-
-def _steps(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[N, K] bool with what bridges distances above 255, and the steps [nnz] uint8."""
-    column, at, gap = _gaps(keep)
-    bridges = np.maximum(gap - 1, 0) // _LONGEST
-    if bridges.any():
-        nth = np.arange(bridges.sum()) - np.repeat(np.cumsum(bridges) - bridges, bridges) + 1
-        keep = keep.copy()
-        keep[np.repeat(column, bridges), np.repeat(at - gap, bridges) + nth * _LONGEST] = True
-        gap = _gaps(keep)[2]
-    return keep, gap.astype(np.uint8)
+    Vectors of a slice are filled in turn: each begins at the first input that one of its outputs
+    has left, and takes the next one of every output that has one within the window.
+    """
+    counts = np.count_nonzero(columns, axis=1)
+    order = np.argsort(-counts, kind="stable")
+    lane, kept = np.nonzero(columns[order])
+    values = np.append(columns[order][lane, kept], columns.dtype.type(0))
+    inputs = np.append(kept, none := _FARTHEST)
+    end = np.full(-(-len(order) // _GROUP) * _GROUP, len(kept))
+    end[: len(order)] = np.cumsum(counts[order])
+    at, end = (array.reshape(-1, _GROUP) for array in (np.append(0, end)[:-1], end))
+    taken, numbers = [], []
+    while (at < end).any():
+        left = np.where(at < end, inputs[at], none)
+        number = left.min(1) // _GROUP
+        take = left < np.minimum(_GROUP * number + _WINDOW, none)[:, None]
+        taken.append(np.where(take, at, len(kept)))
+        numbers.append(number)
+        at = at + take
+    index = np.array(taken, np.int64).reshape(-1, *end.shape).swapaxes(0, 1)  # [S, most V, 16]
+    there = (index < len(kept)).any(2)
+    index, number = index[there], np.array(numbers, np.int64).T.reshape(there.shape)[there]
+    near = np.where(index < len(kept), inputs[index] - _GROUP * number[:, None], 0)
+    places = near | (number[:, None] >> np.arange(_GROUP) & 1) * _WINDOW
+    pointers = np.concatenate([[0], np.cumsum(there.sum(1))])
+    return {
+        "values": values[index],
+        "places": places.astype(np.uint8),
+        "pointers": pointers.astype(np.int32),
+        "order": order.astype(np.int32),
+    }
 
 
 def _rows(x: Array, inputs: int, what: str) -> Array:

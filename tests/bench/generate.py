@@ -17,6 +17,7 @@ fastest changes from run to run). PyTorch stands beside it in peers.py.
     python tests/bench/generate.py [--quick] [--llama] [--batch 1]
 """
 
+import functools
 import os
 import sys
 import threading
@@ -78,8 +79,8 @@ def pruned(level, name, leaf):
 def stepper(cfg, params, batch):
     """TOKENS tokens of every row after 32 others, in one program, as ``generate`` takes them.
 
-    The tokens are given, so that all arms read the same ones; the likeliest are chosen as
-    ``generate`` does.
+    The tokens are given, so that all arms read the same ones; the likeliest are chosen, and the
+    cache is given away for the next call, as ``generate`` does.
 
     Returns:
         A function of no arguments: [B, 1, V] logits behind the last token, [TOKENS, B] choices.
@@ -88,16 +89,21 @@ def stepper(cfg, params, batch):
     cache = init_cache(cfg, batch, SLOTS, cfg.num_hidden_layers)._replace(length=32 * one)
     logits = jnp.zeros((batch, 1, cfg.vocab_size), cfg.dtype)
 
-    @jax.jit
+    @functools.partial(jax.jit, donate_argnames="cache")
     def run(params, tokens, cache):
         def extend(carry, tokens):
             logits, cache = decode_step(cfg, params, tokens[:, None], one, carry[1])
             return (logits, cache), best_token(logits[:, 0])
 
-        (last, _), chosen = jax.lax.scan(extend, (logits, cache), tokens)
+        (last, cache), chosen = jax.lax.scan(extend, (logits, cache), tokens)
+        return last, chosen, cache._replace(length=32 * one)
+
+    def call():
+        nonlocal cache
+        last, chosen, cache = run(params, tokens, cache)
         return last, chosen
 
-    return lambda: run(params, tokens, cache)
+    return call
 
 
 def readers(nbytes):

@@ -1,13 +1,17 @@
 // Vectors of floats for code that is compiled once per target with WAFER_LANES (floats per vector).
 //
-// Vector extensions of GCC and Clang, no intrinsics: the same source serves AVX-512, AVX2, SSE2 and
-// NEON. Everything sits in an unnamed namespace: the linker must not share a function between
+// Vector extensions of GCC and Clang, an intrinsic only where they are slow: the same source serves
+// AVX-512, AVX2, SSE2 and NEON. Everything sits in an unnamed namespace: the linker must not share a function between
 // targets.
 #ifndef WAFER_VSL_NATIVE_VECTORS_H_
 #define WAFER_VSL_NATIVE_VECTORS_H_
 
 #include <cstdint>
 #include <utility>
+
+#if defined(__AVX512F__) && WAFER_LANES == 16
+#include <immintrin.h>
+#endif
 
 #define WAFER_INLINE static inline __attribute__((always_inline))
 
@@ -137,7 +141,13 @@ typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2),
 WAFER_INLINE Floats AsFloats(Words w) { return reinterpret_cast<Floats>(w); }
 WAFER_INLINE Words AsWords(Floats f) { return reinterpret_cast<Words>(f); }
 
-WAFER_INLINE Floats FromBf16(Halves h) { return AsFloats(__builtin_convertvector(h, Words) << 16); }
+WAFER_INLINE Floats FromBf16(Halves h) {
+#if defined(__AVX512F__) && WAFER_LANES == 16  // GCC converts 16 lanes by halves
+  return AsFloats(reinterpret_cast<Words>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(h))) << 16);
+#else
+  return AsFloats(__builtin_convertvector(h, Words) << 16);
+#endif
+}
 
 // Rounds to nearest, ties to even; a NaN stays one.
 WAFER_INLINE Halves ToBf16(Floats f) {

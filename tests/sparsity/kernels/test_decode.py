@@ -90,32 +90,33 @@ def test_masked_is_the_dense_product(inputs, outputs, dtype):
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_few_kept_inputs_may_lie_together(dtype):
-    """A quarter of 260 inputs: all of 32 neighbors, half, one more, or none; 16 to 64 of 64."""
-    dense = pruned(260, 7, 1.0, dtype)
-    for column, count in enumerate((32, 16, 17, 31)):
-        dense[count : 32 + 16 * column, column] = np.nan
-    dense[65:] = np.nan
-    every_number_of_rows(DecodeWeight.from_dense(dense, dtype), 260, dense)
-
-    dense = pruned(500, 7, 1.0, dtype)  # 248 of 3,500 are kept
-    for column, count in enumerate((32, 16, 17, 31, 64, 48, 33)):
-        dense[count:64, column] = np.nan
-    dense[65:] = np.nan
-    every_number_of_rows(DecodeWeight.from_dense(dense, dtype), 500, dense)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("inputs", [64, 300, 5000])
+def test_slices_are_the_dense_product(inputs, dtype):
+    """Columns of many lengths, crowded at an end or far apart, and two slices that are not full."""
+    dense = pruned(inputs, 45, 0.1, dtype)
+    dense[:, :-1] = np.where(
+        np.isnan(dense[:, :-1]) & (np.arange(44) % 3 == 0), np.nan, dense[:, :-1]
+    )
+    dense[inputs // 8 :, ::5] = np.nan
+    dense[: -inputs // 8, 1::5] = np.nan
+    dense[0], dense[:, 0] = np.nan, np.nan
+    weight = DecodeWeight.from_dense(dense, dtype)
+    assert weight.order is not None
+    np.testing.assert_array_equal(whole(weight), np.nan_to_num(dense))
+    every_number_of_rows(weight, inputs, dense)
 
 
 @pytest.mark.native
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_several_products_are_those_of_each(dtype):
-    """Masks and steps of several widths, with a bias, without one, and without outputs."""
+    """Masks and slices of several widths, with a bias, without one, and without outputs."""
     x = np.random.default_rng(0).standard_normal((3, 45), np.float32)
-    dense = [pruned(45, *size, dtype) for size in ((6, 0.5), (33, 0.05), (1, 1.0), (130, 0.3))]
+    dense = [pruned(45, *size, dtype) for size in ((6, 0.5), (64, 0.1), (1, 1.0), (130, 0.3))]
     dense = [*dense, np.eye(45, 9), np.zeros((45, 0))]
     weights = [DecodeWeight.from_dense(array, dtype) for array in dense]
-    steps = {weight.steps is not None for weight in weights}
-    assert steps == ({False} if dtype == jnp.int8 else {False, True})
+    slices = {weight.order is not None for weight in weights}
+    assert slices == ({False} if dtype == jnp.int8 else {False, True})
     biases = [jnp.arange(6.0), None, None, jnp.ones(130), jnp.ones(9), None]
 
     @jax.jit
@@ -174,24 +175,33 @@ def test_a_product_by_hand():
     assert half.shape == (2, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "most"), [(jnp.float32, 128), (jnp.bfloat16, 128), (jnp.int8, 0)]
-)
-def test_steps_where_few_are_kept(dtype, most):
-    """Of 2,048 inputs; masks take 256 bytes, steps a byte a value."""
-    for kept in (most, most + 1):
-        dense = np.zeros((2048, 2))
-        dense[:most] = 1
-        dense[-1] = kept > most
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slices_where_few_are_kept(dtype):
+    """Of 128 inputs of 16 outputs; masks take 16 bytes an output, slices a byte a value."""
+    for kept in (28, 29):  # 0.225 of 128 are 28.8
+        dense = np.zeros((128, 16))
+        dense[:kept] = 1
         weight = DecodeWeight.from_dense(dense, dtype)
-        by_steps = kept == most and dtype != jnp.int8
-        assert (weight.steps is not None) == by_steps
-        assert (weight.masks is None) == by_steps
-        assert weight.kept == 2 * kept
-        past, scales = (64, 8) if dtype == jnp.int8 else (32, 0)
-        places = 2 * kept + 32 if by_steps else 2 * 256
+        sliced = kept == 28 and dtype != jnp.int8
+        assert (weight.order is not None) == (weight.places is not None) == sliced
+        assert (weight.masks is None) == sliced
+        assert weight.kept == 16 * kept
         size = jnp.dtype(dtype).itemsize
-        assert weight.nbytes == (2 * kept + past) * size + places + 3 * 4 + scales
+        if sliced:
+            assert weight.nbytes == 16 * kept * (size + 1) + 2 * 4 + 16 * 4
+        else:
+            past, scales = (64, 64) if dtype == jnp.int8 else (32, 0)
+            assert weight.nbytes == (16 * kept + past) * size + 16 * 16 + 17 * 4 + scales
+
+
+def test_slices_that_would_be_mostly_empty_are_masks():
+    """One of 16 outputs has all values, or there are three outputs."""
+    dense = np.zeros((640, 16))
+    dense[:, 3] = 1
+    assert DecodeWeight.from_dense(dense).order is None
+    every_tenth = np.arange(640)[:, None] % 10 == np.zeros(48)
+    assert DecodeWeight.from_dense(every_tenth[:, :3]).order is None
+    assert DecodeWeight.from_dense(every_tenth).order is not None
 
 
 def test_int8_by_hand():
@@ -230,16 +240,24 @@ def test_the_error_of_int8_is_bounded(there, monkeypatch):
     assert np.isnan(weight.project(jnp.full((1, 300), jnp.inf))).all()
 
 
-def test_steps_by_hand():
-    dense = np.zeros((600, 3))
-    dense[255, 0], dense[599, 0], dense[3, 2], dense[515, 2] = 1, 2, 3, 4
+def test_slices_by_hand():
+    """Outputs by their number of values; the third vector's first input is 599 = 16 * 37 + 7."""
+    dense = np.zeros((600, 17))
+    dense[255, 0], dense[599, 0], dense[3, 2], dense[130, 2] = 1, 2, 3, 4
+    dense[131, 16] = 5
     weight = DecodeWeight.from_dense(dense)
-    assert weight.steps.tolist() == [255, 255, 89, 3, 255, 255, 2] + 32 * [0]
-    assert weight.values.tolist() == [1, 0, 2, 3, 0, 0, 4] + 32 * [0]
-    assert weight.pointers.tolist() == [0, 3, 3, 7]
-    assert weight.kept == 4
+    assert weight.order.tolist() == [0, 2, 16, 1, *range(3, 16)]
+    assert weight.pointers.tolist() == [0, 3, 3]
+    lanes = [[0, 3], [1, 4, 5], [2]]
+    np.testing.assert_array_equal(weight.values, [lane + (16 - len(lane)) * [0] for lane in lanes])
+    first, second, third = weight.places.tolist()
+    assert first == [0, 3] + 14 * [0]
+    assert second == [127, 2, 3, 128] + 12 * [0]  # from 16 * 8 on: bit 3
+    assert third == [128 + 7, 0, 128, 0, 0, 128] + 10 * [0]  # from 16 * 37 on: bits 0, 2 and 5
+    assert weight.kept == 5
     np.testing.assert_array_equal(weight.dense(), dense)
-    assert weight.project(jnp.arange(600.0)).tolist() == [255 + 2 * 599, 0, 9 + 4 * 515]
+    y = weight.project(jnp.arange(600.0))
+    assert y.tolist() == [255 + 2 * 599, 0, 9 + 4 * 130, *13 * [0], 5 * 131]
 
 
 def test_without_the_library_the_same(monkeypatch):
@@ -276,9 +294,13 @@ def test_values_that_do_not_fit_the_pointers_are_refused():
         with pytest.raises(jax.errors.JaxRuntimeError, match=r"scales|do not fit the pointers"):
             dataclasses.replace(weight, **wrong).project(jnp.ones((1, 4))).block_until_ready()
     weight = DecodeWeight.from_dense(np.eye(64))
-    short = dataclasses.replace(weight, steps=weight.steps[:-1])
-    with pytest.raises(jax.errors.JaxRuntimeError, match="do not fit the pointers or steps"):
-        short.project(jnp.ones((1, 64))).block_until_ready()
+    for wrong in (
+        {"places": weight.places[:-1]},
+        {"values": weight.values[:-1], "places": weight.places[:-1]},
+        {"order": weight.order + 1},
+    ):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"do not fit|order of other outputs"):
+            dataclasses.replace(weight, **wrong).project(jnp.ones((1, 64))).block_until_ready()
 
 
 @pytest.mark.native
