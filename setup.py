@@ -156,8 +156,8 @@ setup(
     ext_modules=[
         NativeLibrary(
             "wafer.vsl.native",
-            ["attention.cc", "product.cc", "norm/norm.cc", "entropy/entropy.cc"],
-            per_target=["block.cc", "panel.cc", "norm/rows.cc", "entropy/scores.cc"],
+            ["attention.cc", "product.cc", "cache/cache.cc", "norm/norm.cc", "entropy/entropy.cc"],
+            ["block.cc", "panel.cc", "cache/row.cc", "norm/rows.cc", "entropy/scores.cc"],
         ),
         NativeLibrary(
             "wafer.sparsity.kernels",

@@ -60,8 +60,10 @@ def decode_step(
     x: Any = Embed(cfg).apply(embed, tokens.reshape(-1), layout.positions, no_dropout)
     stream: Any = start_stream(cfg, x)
     seen: list[tuple[Array, Array]] = []
+    native = hasattr(params["embed"]["token"]["embedding"], "project")
     for i, kind in enumerate(layer_kinds(cfg)):
-        attend = cached_attend(cache.keys[i], cache.values[i], cache.length, layout, seen)
+        at = cache.keys[i], cache.values[i], cache.length
+        attend = cached_attend(*at, layout, seen, native=native)
         stream = Block(cfg, kind == "layer").apply(
             {"params": params[f"layers_{i}"]},
             stream,

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from wafer import vsl
 from wafer.models.layers.block_config import BlockConfig
 from wafer.vsl import Layout
+from wafer.vsl.implementations.cached import attend_cached
 
 
 class KVCache(NamedTuple):
@@ -50,6 +51,8 @@ def cached_attend(
     length: Int[Array, " B"],
     layout: Layout,
     updated: list[tuple[Array, Array]],
+    *,
+    native: bool = False,
 ) -> Callable[..., Array]:
     """Attend to a layer's cache after appending the chunk; the new cache is put into ``updated``.
 
@@ -59,6 +62,7 @@ def cached_attend(
         length: slots filled so far.
         layout: of the chunk, rows (B, S).
         updated: receives (keys, values) with the chunk written.
+        native: a chunk of one token takes one native call, where there is one for it.
     """
     rows, heads, capacity, _ = keys.shape
     slots = (length[:, None] + jnp.arange(layout.capacity // rows)).repeat(heads, 0)
@@ -75,6 +79,12 @@ def cached_attend(
         return flat.view(cache.dtype).reshape(cache.shape)
 
     def attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:
+        if native and layout.capacity == rows:
+            counts = {"length": length, "added": layout.lengths}
+            new = attend_cached(q, k, v, (keys, values), **counts, **rules)
+            if new is not None:
+                updated.append(new[1])
+                return new[0]
         full = write(keys, k), write(values, v)
         updated.append(full)
         return vsl.attention(

@@ -309,8 +309,8 @@ ffi::ErrorOr<Product> InSlices(const Operands& w) {
   const auto count = static_cast<int64_t>(w.values.element_count());
   if (!IsValue(w.values) || w.outer.element_type() != ffi::DataType::S32 ||
       static_cast<int64_t>(w.outer.element_count()) != w.outputs ||
-      static_cast<int64_t>(w.places.element_count()) != count || count % kGroup != 0 ||
-      !Fits(w.pointers, slices, 0, count / kGroup)) {
+      static_cast<int64_t>(w.places.element_count()) != count || count % (kEach * kGroup) != 0 ||
+      !Fits(w.pointers, slices, 0, count / (kEach * kGroup))) {
     return ffi::Unexpected(Refuse("values that do not fit the pointers, places or order"));
   }
   const auto* order = static_cast<const int32_t*>(w.outer.untyped_data());

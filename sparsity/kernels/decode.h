@@ -11,7 +11,8 @@ constexpr int kGroup = 16;     // inputs of one word of the mask
 constexpr int kWord = 64;      // inputs that kernels take at once: rows are padded to whole words
 constexpr int kPast = 32;      // values that may be read past the end
 constexpr int kPastInt8 = 64;  // the same of 8-bit values
-constexpr int kWindow = 128;   // inputs that the places of a vector tell apart
+constexpr int kWindow = 128;   // inputs that places tell apart
+constexpr int kEach = 4;       // values of an output in a group
 constexpr int kMostRows = 16;  // rows of activations that share one reading of the weight
 
 enum class Number { kFloat32, kBfloat16, kInt8 };
@@ -43,18 +44,20 @@ enum class Layout {
 };
 
 // Another form, where few are kept. Outputs go in slices of 16, those that keep most first, so that a
-// slice's keep about as many. A vector has a value of each output of its slice: of an input among the
-// 128 from 16 times the vector's number on. The lower bits of places[16 v + i] say which of the 128, its
-// top bit is bit i of the number.
+// slice's keep about as many. A group has four values of each output of its slice, 0 where an output
+// has fewer: of inputs among the 128 from 16 times the group's number on. The lower bits of
+// places[group][output][i] say which of the 128; the top bit of an output's last one is a bit of the
+// number, output 0's the lowest.
 struct Sliced {
-  const void* values;       // [vectors][16]; 0 where an output has no such input
+  const void* values;       // float32 [groups][4][16], or bfloat16 [groups][2][16][2]
   bool bf16;
-  const uint8_t* places;    // [vectors][16]
-  const int32_t* pointers;  // [slices + 1], the first vector of each
+  const uint8_t* places;    // [groups][16][4]
+  const int32_t* pointers;  // [slices + 1], the first group of each
   const int32_t* order;     // [outputs], the output of each lane
   int64_t outputs;
   int64_t last;  // a number above is taken for this one
 };
+
 struct DecodeKernels {
   Layout (*layout)(const Columns& w);
   // Products of columns [begin, end) with `rows` (1, 2, 4, 8 or 16) rows of activations; the first `written` of them reach y[row * stride + column].

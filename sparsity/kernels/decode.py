@@ -6,7 +6,7 @@ or, where few are kept, in slices of 16 outputs with a byte per value. ``DecodeT
 companion, for a head or a table. Both only go forward.
 
 Slices are those of Kreutzer et al. 2014 (SELL-C-sigma, doi:10.1137/130930352): outputs with about
-as many values side by side. A vector's inputs lie within 128 neighbors, so that a processor finds
+as many values side by side. Inputs of a group lie within 128 neighbors, so that a processor finds
 their activations in its registers.
 
 Weights of int8 are integers of -127 to 127 times a scale of their output, which is its largest
@@ -32,7 +32,8 @@ from wafer.vsl.layout import AnyArray
 
 _GROUP = 16  # inputs of one word of the mask, outputs of a slice
 _WORD = 64  # inputs that masks are padded to
-_WINDOW = 128  # inputs that the places of a vector tell apart
+_WINDOW = 128  # inputs that places tell apart
+_EACH = 4  # values of an output in a group
 _FARTHEST = _GROUP << 16  # behind every input that slices can name
 #: by type: how it is stored, and values that may be read past the end of masked ones
 _DTYPES = {
@@ -40,9 +41,10 @@ _DTYPES = {
     jnp.dtype(jnp.bfloat16): (np.dtype(ml_dtypes.bfloat16), 32),
     jnp.dtype(jnp.int8): (np.dtype(np.int8), 64),
 }
-# Slices are faster (measured at GPT-2's sizes) where at most this share is kept, unless they are
-# more than so many times the bytes of masks: columns that differ much leave lanes empty.
-_FEW, _MOST_BYTES = 0.225, 1.25
+#: by instruction set: slices are faster where at most this share is kept (at GPT-2's sizes), unless
+#: they are more than so many times the bytes of masks: columns that differ much leave lanes empty
+_FEW = {"avx512": 0.225, "avx2": 0.14, "baseline": 1.0, None: 0.225}
+_MOST_BYTES = 1.25
 
 
 class _Multiplier:
@@ -80,14 +82,14 @@ class DecodeWeight(_Multiplier):
     """A [K, N] kernel as kept values and the inputs they belong to; make it with ``from_dense``."""
 
     #: [nnz + 32] float32 or bfloat16, or [nnz + 64] int8, column by column, then zeros; or of
-    #: slices [V, 16], where an output without an input has 0
+    #: slices [G, 4, 16] or, in bfloat16, [G, 2, 16, 2]: four of each output, or 0
     values: Array
     #: [N, 4 ceil(K / 64)] uint16; bit i of word g keeps input 16 g + i. None with ``places``
     masks: Array | None
-    #: [V, 16] uint8, None with ``masks``. Top bits of a vector's places are the bits of a number g;
-    #: the lower ones say which of the 128 inputs from 16 g on each of its values belongs to
+    #: [G, 16, 4] uint8, None with ``masks``: which of 128 inputs from 16 g on a value belongs to;
+    #: top bits of the last four are the bits of g
     places: Array | None
-    #: [N + 1] int32, where each column's values begin, or [ceil(N / 16) + 1], each slice's vectors
+    #: [N + 1] int32, where each column's values begin, or [ceil(N / 16) + 1], each slice's groups
     pointers: Array
     order: Array | None  #: [N] int32, the output of each lane of the slices; None with ``masks``
     scales: Array | None  #: [N] float32 of int8 values, else None
@@ -113,8 +115,8 @@ class DecodeWeight(_Multiplier):
             raise ValueError(f"DecodeWeight: {count:,} kept values; at most 2^31 - 65")
         bits = np.pad(keep, ((0, 0), (0, -keep.shape[1] % _WORD)))
         masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")
-        few = scales is None and count <= _FEW * dense.size and dense.shape[1] < _FARTHEST
-        if few and dense.size:
+        few = count <= _FEW[native.target()] * dense.size and dense.shape[1] < _FARTHEST
+        if few and dense.size and scales is None:
             slices = _slices(dense)
             size = dense.dtype.itemsize
             if slices["values"].size * (size + 1) <= _MOST_BYTES * (count * size + masks.nbytes):
@@ -172,14 +174,15 @@ class DecodeWeight(_Multiplier):
 
     def _from_slices(self) -> Array:
         places, order = (typing.cast("Array", array) for array in (self.places, self.order))
-        number = jnp.sum((places // _WINDOW).astype(jnp.int32) << jnp.arange(_GROUP), 1)
-        inputs = _GROUP * number[:, None] + places % _WINDOW
-        vectors = jnp.arange(len(places), dtype=jnp.int32)
-        slices = jnp.searchsorted(self.pointers, vectors, side="right") - 1
+        number = jnp.sum((places[..., -1] // _WINDOW).astype(jnp.int32) << jnp.arange(_GROUP), 1)
+        inputs = _GROUP * number[:, None, None] + places % _WINDOW
+        groups = jnp.arange(len(places), dtype=jnp.int32)
+        slices = jnp.searchsorted(self.pointers, groups, side="right") - 1
         lanes = _GROUP * slices[:, None] + jnp.arange(_GROUP)
-        spread = jnp.zeros((self.outputs, self.inputs), jnp.float32)
         outputs = jnp.take(order, lanes, mode="fill", fill_value=self.outputs)
-        return spread.at[outputs, inputs].add(self.values.astype(jnp.float32), mode="drop").T
+        values = self.values.swapaxes(1, 2).reshape(places.shape).astype(jnp.float32)
+        spread = jnp.zeros((self.outputs, self.inputs), jnp.float32)
+        return spread.at[outputs[..., None], inputs].add(values, mode="drop").T
 
 
 @jax.tree_util.register_dataclass
@@ -248,40 +251,50 @@ class DecodeTable(_Multiplier):
         return (values if self.scales is None else values * self.scales[:, None]).T
 
 
-def _slices(columns: np.ndarray) -> dict[str, np.ndarray]:
+def _slices(columns: np.ndarray) -> dict[str, AnyArray]:
     """Values, places, pointers and order of a sparse weight [N, K]; see ``DecodeWeight``.
 
-    Vectors of a slice are filled in turn: each begins at the first input that one of its outputs
-    has left, and takes the next one of every output that has one within the window.
+    Groups of a slice are filled in turn: each begins at the first input that one of its outputs has
+    left, and takes the next four of every output, as far as they lie within the window.
     """
     counts = np.count_nonzero(columns, axis=1)
     order = np.argsort(-counts, kind="stable")
     lane, kept = np.nonzero(columns[order])
     values = np.append(columns[order][lane, kept], columns.dtype.type(0))
-    inputs = np.append(kept, none := _FARTHEST)
-    end = np.full(-(-len(order) // _GROUP) * _GROUP, len(kept))
+    inputs = np.append(kept, _FARTHEST)
+    end = np.full(-(-len(order) // _GROUP) * _GROUP, none := len(kept))
     end[: len(order)] = np.cumsum(counts[order])
     at, end = (array.reshape(-1, _GROUP) for array in (np.append(0, end)[:-1], end))
     taken, numbers = [], []
     while (at < end).any():
-        left = np.where(at < end, inputs[at], none)
+        left = np.where(at < end, inputs[at], _FARTHEST)
         number = left.min(1) // _GROUP
-        take = left < np.minimum(_GROUP * number + _WINDOW, none)[:, None]
-        taken.append(np.where(take, at, len(kept)))
+        behind = np.minimum(_GROUP * number + _WINDOW, _FARTHEST)[:, None]
+        four = np.where(at < end, at, none)[..., None] + np.arange(_EACH)
+        four = np.where(four < end[..., None], four, none)
+        four = np.where(inputs[four] < behind[..., None], four, none)
+        taken.append(four)
         numbers.append(number)
-        at = at + take
-    index = np.array(taken, np.int64).reshape(-1, *end.shape).swapaxes(0, 1)  # [S, most V, 16]
-    there = (index < len(kept)).any(2)
+        at = at + (four < none).sum(2)
+    index = np.array(taken, np.int64).reshape(-1, *end.shape, _EACH).swapaxes(0, 1)
+    there = (index < none).any((2, 3))  # [S, most groups]
     index, number = index[there], np.array(numbers, np.int64).T.reshape(there.shape)[there]
-    near = np.where(index < len(kept), inputs[index] - _GROUP * number[:, None], 0)
-    places = near | (number[:, None] >> np.arange(_GROUP) & 1) * _WINDOW
+    places = np.where(index < none, inputs[index] - _GROUP * number[:, None, None], 0)
+    places[:, :, -1] |= (number[:, None] >> np.arange(_GROUP) & 1) * _WINDOW
     pointers = np.concatenate([[0], np.cumsum(there.sum(1))])
     return {
-        "values": values[index],
+        "values": _turned(values[index]),
         "places": places.astype(np.uint8),
         "pointers": pointers.astype(np.int32),
         "order": order.astype(np.int32),
     }
+
+
+def _turned(values: AnyArray) -> AnyArray:
+    """Values of groups [G, 16, 4] as kernels read them: [G, 4, 16], of bfloat16 [G, 2, 16, 2]."""
+    if values.dtype == jnp.bfloat16:
+        return values.reshape(-1, _GROUP, 2, 2).swapaxes(1, 2)
+    return values.swapaxes(1, 2)
 
 
 def _rows(x: Array, inputs: int, what: str) -> Array:

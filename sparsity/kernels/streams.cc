@@ -16,6 +16,7 @@ namespace {
 
 using wafer::Columns;
 using wafer::kGroup;
+using wafer::kEach;
 using wafer::kWindow;
 using wafer::Layout;
 using wafer::Number;
@@ -80,43 +81,60 @@ void RangeDense(const Columns& w, const float* x, int64_t begin, int64_t end, in
 #if defined(WAFER_PERMUTES_128)
 constexpr Layout kSlicesTake = Layout::kRows;
 
-// What 16 outputs take of the inputs from x on: of each, the one at its place.
-WAFER_INLINE __m512 Permuted(const float* x, __m512i places, __mmask16 odd, __mmask16 upper) {
-  const auto of = [&](int i) {
-    return _mm512_permutex2var_ps(_mm512_loadu_ps(x + 2 * i * kGroup), places,
-                                  _mm512_loadu_ps(x + (2 * i + 1) * kGroup));
+// Values i and i + 1 of a group's outputs.
+WAFER_INLINE void Load2(const float* group, int i, __m512* to) {
+  to[0] = _mm512_loadu_ps(group + i * kGroup), to[1] = _mm512_loadu_ps(group + (i + 1) * kGroup);
+}
+WAFER_INLINE void Load2(const uint16_t* group, int i, __m512* to) {
+  const __m512i both = _mm512_loadu_si512(group + i * kGroup);
+  to[0] = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+  to[1] = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+}
+
+// The inputs, of kWindow, at the places in byte i of each lane.
+WAFER_INLINE __m512 Placed(const __m512* x, __m512i places, int i) {
+  const __m512i at = _mm512_srli_epi32(places, 8 * i);  // the lower bits count
+  const auto half = [&](int from) {
+    const __mmask16 odd = _mm512_test_epi32_mask(places, _mm512_set1_epi32(32 << 8 * i));
+    return _mm512_mask_mov_ps(_mm512_permutex2var_ps(x[from], at, x[from + 1]), odd,
+                              _mm512_permutex2var_ps(x[from + 2], at, x[from + 3]));
   };
-  const __m512 low = _mm512_mask_mov_ps(of(0), odd, of(1));
-  return _mm512_mask_mov_ps(low, upper, _mm512_mask_mov_ps(of(2), odd, of(3)));
+  return _mm512_mask_mov_ps(half(0), _mm512_test_epi32_mask(places, _mm512_set1_epi32(64 << 8 * i)), half(4));
 }
 
 template <typename Value, int kRows>
 void RangeSlices(const Sliced& w, const float* x, int64_t begin, int64_t end, int64_t written,
                  float* y, int64_t stride) {
-  constexpr int64_t kAhead = 256 * kGroup;  // values and places that are asked for
+  constexpr int64_t kSize = kGroup * kEach, kAhead = 64 * kSize;
   const int64_t row = w.last * kGroup + kWindow;
   for (int64_t s = begin; s < end; ++s) {
-    __m512 sums[kRows] = {};
-    for (int64_t v = w.pointers[s]; v < w.pointers[s + 1]; ++v) {
-      const uint8_t* places = w.places + v * kGroup;
-      const Value* values = static_cast<const Value*>(w.values) + v * kGroup;
-      __builtin_prefetch(places + kAhead);
-      __builtin_prefetch(values + kAhead);
-      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(places));
-      const float* const inputs = x + std::min<int64_t>(_mm_movepi8_mask(bytes), w.last) * kGroup;
-      const __m512i at = _mm512_cvtepu8_epi32(bytes);
-      const __mmask16 odd = _mm512_test_epi32_mask(at, _mm512_set1_epi32(32));
-      const __mmask16 upper = _mm512_test_epi32_mask(at, _mm512_set1_epi32(64));
-      const auto weights = reinterpret_cast<__m512>(LoadValues(values));
+    __m512 sums[kRows][2] = {};
+    for (int64_t g = w.pointers[s]; g < w.pointers[s + 1]; ++g) {
+      const Value* values = static_cast<const Value*>(w.values) + g * kSize;
+      WAFER_UNROLL
+      for (int i = 0; i < kSize; i += 64 / sizeof(Value)) __builtin_prefetch(values + kAhead + i);
+      __builtin_prefetch(w.places + g * kSize + kAhead);
+      const __m512i places = _mm512_loadu_si512(w.places + g * kSize);
+      const int64_t number = std::min<int64_t>(_mm512_movepi32_mask(places), w.last);
+      __m512 weights[kEach];
+      Load2(values, 0, weights), Load2(values, 2, weights + 2);
       WAFER_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        sums[r] = _mm512_fmadd_ps(Permuted(inputs + r * row, at, odd, upper), weights, sums[r]);
+        __m512 inputs[kWindow / kGroup];
+        WAFER_UNROLL
+        for (int i = 0; i < kWindow / kGroup; ++i) {
+          inputs[i] = _mm512_loadu_ps(x + r * row + (number + i) * kGroup);
+        }
+        WAFER_UNROLL
+        for (int i = 0; i < kEach; ++i) {
+          sums[r][i % 2] = _mm512_fmadd_ps(Placed(inputs, places, i), weights[i], sums[r][i % 2]);
+        }
       }
     }
     const int32_t* order = w.order + s * kGroup;
     for (int r = 0; r < written; ++r) {
       alignas(64) float lanes[kGroup];
-      _mm512_store_ps(lanes, sums[r]);
+      _mm512_store_ps(lanes, _mm512_add_ps(sums[r][0], sums[r][1]));
       for (int i = 0; i < kGroup && s * kGroup + i < w.outputs; ++i) y[r * stride + order[i]] = lanes[i];
     }
   }
@@ -124,12 +142,13 @@ void RangeSlices(const Sliced& w, const float* x, int64_t begin, int64_t end, in
 #else
 constexpr Layout kSlicesTake = Layout::kSides;
 
-WAFER_INLINE float Single(float value) { return value; }
-WAFER_INLINE float Single(uint16_t value) {
-  const uint32_t bits = uint32_t{value} << 16;
-  float single;
-  std::memcpy(&single, &bits, sizeof(single));
-  return single;
+// Value i of an output of a group.
+WAFER_INLINE float One(const float* group, int64_t output, int i) { return group[i * kGroup + output]; }
+WAFER_INLINE float One(const uint16_t* group, int64_t output, int i) {
+  const uint32_t bits = uint32_t{group[i / 2 * 2 * kGroup + output * 2 + i % 2]} << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
 }
 
 // As many floats as a row of vectors is wide. A vector of one is slower than its float.
@@ -144,14 +163,11 @@ struct Part<1> {
   typedef float Loose;
 };
 
-// The number that the top bits of a vector's places are.
+// The number that the top bits of outputs' last places are.
 WAFER_INLINE int64_t NumberOf(const uint8_t* places) {
-  const auto bits = [](const uint8_t* half) {
-    uint64_t word;
-    std::memcpy(&word, half, sizeof(word));
-    return ((word >> 7 & 0x0101010101010101) * 0x0102040810204080) >> 56;
-  };
-  return static_cast<int64_t>(bits(places + 8) << 8 | bits(places));
+  int64_t number = 0;
+  for (int i = 0; i < kGroup; ++i) number |= int64_t{places[i * kEach + kEach - 1]} >> 7 << i;
+  return number;
 }
 
 // All rows of an input lie side by side: as many as a vector holds take one multiply-add. Outputs of a
@@ -163,16 +179,19 @@ void RangeSlices(const Sliced& w, const float* x, int64_t begin, int64_t end, in
   for (int64_t first = begin * kGroup; first < end * kGroup; first += kTogether) {
     const int64_t s = first / kGroup, lane = first % kGroup;
     typename Part<kWide>::Type sums[kTogether][kRows / kWide] = {};
-    for (int64_t v = w.pointers[s]; v < w.pointers[s + 1]; ++v) {
-      const uint8_t* places = w.places + v * kGroup;
-      const Value* values = static_cast<const Value*>(w.values) + v * kGroup + lane;
+    for (int64_t g = w.pointers[s]; g < w.pointers[s + 1]; ++g) {
+      const uint8_t* places = w.places + g * kGroup * kEach;
+      const Value* values = static_cast<const Value*>(w.values) + g * kGroup * kEach;
       const float* const inputs = x + kRows * kGroup * std::min(NumberOf(places), w.last);
       WAFER_UNROLL
-      for (int i = 0; i < kTogether; ++i) {
-        const float* own = inputs + kRows * (places[lane + i] & (kWindow - 1));
+      for (int j = 0; j < kEach; ++j) {
         WAFER_UNROLL
-        for (int part = 0; part < kRows / kWide; ++part, own += kWide) {
-          sums[i][part] += Single(values[i]) * *reinterpret_cast<const typename Part<kWide>::Loose*>(own);
+        for (int i = 0; i < kTogether; ++i) {
+          const float* own = inputs + kRows * (places[(lane + i) * kEach + j] & (kWindow - 1));
+          WAFER_UNROLL
+          for (int part = 0; part < kRows / kWide; ++part, own += kWide) {
+            sums[i][part] += One(values, lane + i, j) * *reinterpret_cast<const typename Part<kWide>::Loose*>(own);
+          }
         }
       }
     }

@@ -13,6 +13,7 @@ LIBRARY = Library(
         "wafer_norm_backward",
         "wafer_entropy_forward",
         "wafer_entropy_backward",
+        "wafer_attention_cached",
     ),
     instead="implementation='blocks', and XLA's other programs",
 )
