@@ -20,6 +20,7 @@ from wafer.vsl.layout import AnyArray
 from wafer.vsl.native.kernels import LIBRARY
 
 _LEAST = 2**16  # numbers of x below which XLA's program takes no longer
+_LEAST_ROW = 512  # the same of a single row, which no thread is woken for
 _NARROWEST = 32  # features
 _TYPES = (jnp.float32, jnp.bfloat16)
 
@@ -93,8 +94,9 @@ def _operands(x: Array, scale: AnyArray | None, bias: AnyArray | None) -> list[A
                 f"normalize: {name} {leaf.shape}, x {x.shape}; expected one number per feature, "
                 f"{x.shape[-1:]}"
             )
-    large = x.size >= _LEAST and x.shape[-1] >= _NARROWEST and x.dtype in _TYPES
-    if not (large and may_be_native() and LIBRARY.usable()):
+    large = x.size >= (_LEAST_ROW if x.size == x.shape[-1] else _LEAST)
+    fits = x.shape[-1] >= _NARROWEST and x.dtype in _TYPES
+    if not (large and fits and may_be_native() and LIBRARY.usable()):
         return None
     features = (x.shape[-1],)
     return [

@@ -154,6 +154,8 @@ def test_which_norms_are_native() -> None:
     large = jnp.zeros((512, 128))
     assert "wafer_norm" in text(large)
     assert "wafer_norm" not in text(large[1:])
+    assert "wafer_norm" in text(jnp.zeros((1, 512)))
+    assert "wafer_norm" not in text(jnp.zeros((1, 511)))
     assert "wafer_norm" not in text(large.reshape(-1, 16))
     assert "wafer_norm" not in text(large.astype(jnp.float16))
     with attention_as("dense"):
