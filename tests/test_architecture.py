@@ -85,7 +85,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # raises its row and says why beside it. "results show": as HTML in notebooks.
 STATEMENTS = {
     "models": 7848,  # results show (38b); Qwen to OPT, caches in place (76); export (77)
-    "sparsity": 4422,  # levels (38a, 77); results show (38b); harness, int8, decoding, slices (76)
+    "sparsity": 4426,  # levels (38a, 77); results show (38b); harness, int8, decoding, slices (76)
     "vsl": 1857,  # rows that lie apart in the batch (77); a token and its cache in one call (76)
     "wafer": 1025,  # init, step (38a); films in rows (38b); addresses, the peak by stages (77)
     "wafer/commands": 3068,  # results show (38b); sweeps tune (34); harness (76); stores, plan (77)

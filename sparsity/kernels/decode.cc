@@ -163,6 +163,7 @@ struct Product {
                      int64_t stride)>
       multiply;
   float* y;
+  const float* bias = nullptr;  // [outputs], or nullptr
 
   int64_t blocks() const { return parts == 0 ? 0 : std::clamp<int64_t>(bytes / kBlockBytes, 1, parts); }
   int64_t first(int64_t block) const {
@@ -223,6 +224,11 @@ ffi::Error Run(ffi::ThreadPool& pool, const std::vector<Product>& products,
       for (int64_t k; (k = first + taken[share % shares].fetch_add(1)) < end;) multiply(k);
     }
   });
+  for (const Product& w : products) {
+    for (int64_t t = 0; w.bias != nullptr && t < count; ++t) {
+      for (int64_t n = 0; n < w.outputs; ++n) w.y[t * w.outputs + n] += w.bias[n];
+    }
+  }
   return ffi::Error::Success();
 }
 
@@ -336,29 +342,35 @@ ffi::ErrorOr<Product> Whole(const Operands& w) {
   return ByGroups(columns, w.outputs, static_cast<int64_t>(w.values.size_bytes()), w.y);
 }
 
-// y[T, N] = x[T, K] W for each weight: its values; of 8-bit values the scale of each output, of slices the
+// y[T, N] = x[T, K] W + bias for each weight: its values; of 8-bit values the scale of each output, of slices the
 // order of outputs, of others none; masks [N, K / 16], or the place of each value; and where the values of
-// each output or slice begin. Of dense weights places and pointers have no elements.
+// each output or slice begin; and the bias. Of dense weights places and pointers have no elements, nor
+// has the bias where there is none.
 ffi::Error Decode(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::RemainingArgs weights,
                   ffi::RemainingRets results) {
-  if (x.dimensions().size() != 2 || results.size() == 0 || weights.size() != 4 * results.size()) {
+  if (x.dimensions().size() != 2 || results.size() == 0 || weights.size() != 5 * results.size()) {
     return Refuse("shape of x or number of operands");
   }
   std::vector<Product> products;
   for (size_t i = 0; i < results.size(); ++i) {
-    const auto values = weights.get<ffi::AnyBuffer>(4 * i), places = weights.get<ffi::AnyBuffer>(4 * i + 2);
-    const auto outer = weights.get<ffi::AnyBuffer>(4 * i + 1);
-    const auto pointers = weights.get<ffi::Buffer<ffi::S32>>(4 * i + 3);
+    const auto values = weights.get<ffi::AnyBuffer>(5 * i), places = weights.get<ffi::AnyBuffer>(5 * i + 2);
+    const auto outer = weights.get<ffi::AnyBuffer>(5 * i + 1);
+    const auto pointers = weights.get<ffi::Buffer<ffi::S32>>(5 * i + 3);
+    const auto bias = weights.get<ffi::Buffer<ffi::F32>>(5 * i + 4);
     auto y = results.get<ffi::Buffer<ffi::F32>>(i);
-    if (!values || !outer || !places || !pointers || !y) return Refuse("dtypes");
+    if (!values || !outer || !places || !pointers || !bias || !y) return Refuse("dtypes");
     const auto sizes = (*y)->dimensions();
-    if (sizes.size() != 2 || sizes[0] != x.dimensions()[0]) return Refuse("shapes of x and y");
+    const auto added = static_cast<int64_t>(bias->element_count());
+    if (sizes.size() != 2 || sizes[0] != x.dimensions()[0] || (added != 0 && added != sizes[1])) {
+      return Refuse("shapes of x, y and bias");
+    }
     const Operands w{*values,  *outer,  *places, *pointers, x.dimensions()[1],
                      sizes[1], (*y)->typed_data()};
-    const ffi::ErrorOr<Product> product = places->element_type() == ffi::DataType::U16  ? Masked(w)
+    ffi::ErrorOr<Product> product = places->element_type() == ffi::DataType::U16  ? Masked(w)
                                           : places->element_type() == ffi::DataType::U8 ? InSlices(w)
                                                                                         : Whole(w);
     if (!product) return product.error();
+    if (added != 0) product->bias = bias->typed_data();
     products.push_back(*product);
   }
   return Run(pool, products, x);

@@ -68,7 +68,11 @@ class _Multiplier:
         operands = [weight.operands for weight in weights]
         if native.usable() and None not in operands:
             kinds = [jax.ShapeDtypeStruct((len(rows), w.outputs), jnp.float32) for w in weights]
-            ys = native.call("wafer_decode", tuple(kinds), rows, *itertools.chain(*operands))
+            single = x.dtype == jnp.float32  # others are rounded before the bias
+            added = [(_or_none(b if single else None),) for b in biases]
+            each = itertools.chain.from_iterable(zip(operands, added, strict=True))
+            ys = native.call("wafer_decode", tuple(kinds), rows, *itertools.chain(*each))
+            biases = [None if single else b for b in biases]
         else:
             ys = [(rows if w.scales is None else _rounded(rows)) @ w.dense() for w in weights]
         ys = [y.reshape(*x.shape[:-1], y.shape[1]).astype(x.dtype) for y in ys]
@@ -311,8 +315,8 @@ def _rounded(rows: Array) -> Array:
     return jnp.round(rows / jnp.where(factor == 0, 1, factor)) * factor
 
 
-def _or_none(scales: Array | None) -> Array:
-    return jnp.zeros(0, jnp.float32) if scales is None else scales
+def _or_none(numbers: Array | None) -> Array:
+    return jnp.zeros(0, jnp.float32) if numbers is None else jnp.asarray(numbers, jnp.float32)
 
 
 def _columns(kernel: AnyArray, dtype: DTypeLike, what: str) -> tuple[np.ndarray, Array | None]:

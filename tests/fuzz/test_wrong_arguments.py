@@ -145,7 +145,7 @@ CALLS = {
     "wafer_sparse_to_dense": (shape((K, N), f32), (values, *places, np.float32(0)), turned),
     "wafer_sparse_gather": (shape((nnz,), f32), (dense, *places), {}),
     "wafer_decode":
-        (like(dy, dy, dy), (x[:, :64], *masked, *sliced, *table), {}),
+        (like(dy, dy, dy), (x[:, :64], *masked, bias, *sliced, bias, *table, bias[:0]), {}),
     "wafer_attention_forward": (like(q, lse), seen, rest),
     "wafer_attention_backward": (like(q, q, q, profile), (*seen, q, lse, q), rest),
     "wafer_product_forward": (shape((70, 128), f32), (tall, wide, count, wide[0]), turned),
