@@ -163,12 +163,7 @@ struct Product {
                      int64_t stride)>
       multiply;
   float* y;
-  const int32_t* order = nullptr;  // [outputs] of slices: which output each lane is
-  const float* bias = nullptr;     // [outputs], or nullptr
-
-  // Sums of a row. Lanes of a slice are outputs that lie apart: threads that wrote them in their places
-  // would wait for each other's lines.
-  int64_t lanes() const { return order == nullptr ? outputs : parts * kGroup; }
+  const float* bias = nullptr;  // [outputs], or nullptr
 
   int64_t blocks() const { return parts == 0 ? 0 : std::clamp<int64_t>(bytes / kBlockBytes, 1, parts); }
   int64_t first(int64_t block) const {
@@ -211,43 +206,27 @@ ffi::Error Run(ffi::ThreadPool& pool, const std::vector<Product>& products,
              to->floats() + p * rows * inputs);
     }
   }
-  int64_t room = 0;
-  for (const Product& w : products) room += w.order == nullptr ? 0 : count * w.lanes();
-  const Scratch scratch(sizeof(float) * std::max<int64_t>(1, room));
-  if (!scratch.ok()) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "sparse decode: no memory for scratch");
-  }
-  std::vector<float*> sums;
-  for (const Product& w : products) {
-    sums.push_back(w.order == nullptr ? w.y : scratch.floats() + (room -= count * w.lanes()));
-  }
   const auto multiply = [&](int64_t block) {
     const Product* w = products.data();
     for (; block >= w->blocks(); ++w) block -= w->blocks();
-    float* const y = sums[w - products.data()];
     const int64_t inputs = PackedInputs(w->packing, width);
     for (int64_t p = 0; p < passes; ++p) {
       w->multiply(packed[w->packing]->floats() + p * rows * inputs, static_cast<int>(rows),
                   w->first(block), w->first(block + 1), left(p),
-                  y + p * kMostRows * w->lanes(), w->lanes());
+                  w->y + p * kMostRows * w->outputs, w->outputs);
     }
   };
   const int64_t shares = std::min<int64_t>(pool.num_threads(), blocks);
-  struct alignas(64) Taken : std::atomic<int64_t> {};  // a line each
-  std::vector<Taken> taken(shares);
+  std::vector<std::atomic<int64_t>> taken(shares);
   ParallelFor(pool, shares, [&](int64_t own) {
     for (int64_t share = own; share < own + shares; ++share) {
       const int64_t first = blocks * (share % shares) / shares, end = blocks * (share % shares + 1) / shares;
       for (int64_t k; (k = first + taken[share % shares].fetch_add(1)) < end;) multiply(k);
     }
   });
-  for (size_t i = 0; i < products.size(); ++i) {
-    const Product& w = products[i];
-    for (int64_t t = 0; t < count; ++t) {
-      float* const y = w.y + t * w.outputs;
-      const float* const sum = sums[i] + t * w.lanes();
-      for (int64_t n = 0; w.order != nullptr && n < w.outputs; ++n) y[w.order[n]] = sum[n];
-      for (int64_t n = 0; w.bias != nullptr && n < w.outputs; ++n) y[n] += w.bias[n];
+  for (const Product& w : products) {
+    for (int64_t t = 0; w.bias != nullptr && t < count; ++t) {
+      for (int64_t n = 0; n < w.outputs; ++n) w.y[t * w.outputs + n] += w.bias[n];
     }
   }
   return ffi::Error::Success();
@@ -346,10 +325,10 @@ ffi::ErrorOr<Product> InSlices(const Operands& w) {
   }
   const bool bf16 = w.values.element_type() == ffi::DataType::BF16;
   const Sliced sliced{w.values.untyped_data(), bf16, static_cast<const uint8_t*>(w.places.untyped_data()),
-                      w.pointers.typed_data(), Words(w.inputs) * kWord / kGroup};
+                      w.pointers.typed_data(), order, w.outputs, Words(w.inputs) * kWord / kGroup};
   const auto multiply = [sliced](auto... rest) { Streams().sliced(sliced, rest...); };
   const Packing packing = Streams().slices_take == Layout::kRows ? kRowByRow : kSideBySide;
-  return Product{w.outputs, count * (bf16 ? 3 : 5), slices, packing, multiply, w.y, order};
+  return Product{w.outputs, count * (bf16 ? 3 : 5), slices, packing, multiply, w.y};
 }
 
 // All of a weight, [N, K] with K a multiple of 16.

@@ -53,6 +53,8 @@ struct Sliced {
   bool bf16;
   const uint8_t* places;    // [groups][16][4]
   const int32_t* pointers;  // [slices + 1], the first group of each
+  const int32_t* order;     // [outputs], the output of each lane
+  int64_t outputs;
   int64_t last;  // a number above is taken for this one
 };
 
@@ -69,7 +71,7 @@ struct StreamKernels {
   void (*dense)(const Columns& w, const float* x, int rows, int64_t begin, int64_t end,
                 int64_t written, float* y, int64_t stride);
   Layout slices_take;  // kRows or kSides
-  // Of slices [begin, end): y[row * stride + 16 * slice + lane].
+  // Of slices [begin, end).
   void (*sliced)(const Sliced& w, const float* x, int rows, int64_t begin, int64_t end,
                  int64_t written, float* y, int64_t stride);
 };

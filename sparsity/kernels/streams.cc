@@ -131,10 +131,11 @@ void RangeSlices(const Sliced& w, const float* x, int64_t begin, int64_t end, in
         }
       }
     }
-    WAFER_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 sum = _mm512_add_ps(sums[r][0], sums[r][1]);
-      if (r < written) _mm512_storeu_ps(y + r * stride + s * kGroup, sum);
+    const int32_t* order = w.order + s * kGroup;
+    for (int r = 0; r < written; ++r) {
+      alignas(64) float lanes[kGroup];
+      _mm512_store_ps(lanes, _mm512_add_ps(sums[r][0], sums[r][1]));
+      for (int i = 0; i < kGroup && s * kGroup + i < w.outputs; ++i) y[r * stride + order[i]] = lanes[i];
     }
   }
 }
@@ -194,10 +195,10 @@ void RangeSlices(const Sliced& w, const float* x, int64_t begin, int64_t end, in
         }
       }
     }
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < kTogether && first + i < w.outputs; ++i) {
       float own[kRows];
       std::memcpy(own, sums[i], sizeof(own));
-      for (int r = 0; r < written; ++r) y[r * stride + first + i] = own[r];
+      for (int r = 0; r < written; ++r) y[r * stride + w.order[first + i]] = own[r];
     }
   }
 }
