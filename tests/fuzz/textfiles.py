@@ -36,8 +36,9 @@ def line_files(rng, folder):
 
 
 def _all_text(records):
-    json.dumps(records, ensure_ascii=False).encode()
-    return "" if all(isinstance(text, str) for record in records for text in record) else "no text"
+    texts = [text for record in records for text in record.values]
+    json.dumps(texts, ensure_ascii=False).encode()
+    return "" if all(isinstance(text, str) for text in texts) else "no text"
 
 
 def read_lines(path):
