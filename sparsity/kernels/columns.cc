@@ -31,36 +31,11 @@ using wafer::Number;
 constexpr int kParts = kWord / kLanes;
 constexpr int kRegisters = WAFER_LANES == 16 ? 8 : 4;  // sums held at a time, where rows are fewer
 
-typedef int8_t LooseBytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
-
-WAFER_INLINE Floats LoadValues(const float* p) { return Load(p); }
-WAFER_INLINE Floats LoadValues(const uint16_t* p) {
-  return FromBf16(*reinterpret_cast<const LooseHalves*>(p));
-}
-
-WAFER_INLINE Floats LoadValues(const int8_t* p) {
-  return __builtin_convertvector(*reinterpret_cast<const LooseBytes*>(p), Floats);
-}
-
 // The mask of 64 inputs.
 WAFER_INLINE uint64_t Word(const uint16_t* masks) {
   uint64_t word;
   std::memcpy(&word, masks, sizeof(word));
   return word;
-}
-
-template <int kBit, int... kLane>
-WAFER_INLINE Floats Partners(Floats v, std::integer_sequence<int, kLane...>) {
-  return WAFER_SHUFFLE(v, v, (kLane ^ kBit)...);
-}
-template <int kBit = kLanes / 2>
-WAFER_INLINE float Sum(Floats v) {
-  v += Partners<kBit>(v, AllLanes{});
-  if constexpr (kBit > 1) {
-    return Sum<kBit / 2>(v);
-  } else {
-    return v[0];
-  }
 }
 
 // Asks for the memory that comes some time after [first, last), in `times` parts of a line at most.
@@ -157,7 +132,7 @@ void Multiply(const Columns& w, const float* x, int64_t n, int64_t written, floa
       for (int part = 0; part < kParts; ++part) {
         const uint32_t own = word >> (part * kLanes) & kAll;
         ahead.Ask();
-        const Floats weights = Expand(LoadValues(at[c]), own);
+        const Floats weights = Expand(Load(at[c]), own);
         at[c] += __builtin_popcount(own);
         const int group = part * kLanes / kGroup, lane = part * kLanes % kGroup;
         WAFER_UNROLL
@@ -173,7 +148,7 @@ void Multiply(const Columns& w, const float* x, int64_t n, int64_t written, floa
     for (int r = 0; r < kRows; ++r) {
       Floats sum = sums[c][r][0];
       if constexpr (kSplit<kRows> == 2) sum += sums[c][r][1];
-      if (r < written) y[r * stride + n + c] = kScaled ? Sum(sum) * (w.scales[n + c] * x[r]) : Sum(sum);
+      if (r < written) y[r * stride + n + c] = kScaled ? SumOfLanes(sum) * (w.scales[n + c] * x[r]) : SumOfLanes(sum);
     }
   }
 }
@@ -226,7 +201,7 @@ __attribute__((target("avx512vbmi2"))) void MultiplyPairs(const Columns& w, cons
   for (int c = 0; c < kColumns; ++c) {
     WAFER_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      if (r < written) y[r * stride + n + c] = Sum(sums[c][r][0] + sums[c][r][1]);
+      if (r < written) y[r * stride + n + c] = SumOfLanes(sums[c][r][0] + sums[c][r][1]);
     }
   }
 }

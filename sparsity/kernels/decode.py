@@ -69,8 +69,8 @@ class _Multiplier:
         if native.usable() and None not in operands:
             kinds = [jax.ShapeDtypeStruct((len(rows), w.outputs), jnp.float32) for w in weights]
             single = x.dtype == jnp.float32  # others are rounded before the bias
-            added = [(_or_none(b if single else None),) for b in biases]
-            each = itertools.chain.from_iterable(zip(operands, added, strict=True))
+            added = [_or_none(b if single else None) for b in biases]
+            each = [(*own, bias) for own, bias in zip(operands, added, strict=True)]
             ys = native.call("wafer_decode", tuple(kinds), rows, *itertools.chain(*each))
             biases = [None if single else b for b in biases]
         else:
@@ -117,15 +117,15 @@ class DecodeWeight(_Multiplier):
         count = np.count_nonzero(keep)
         if count >= 2**31 - _WORD:
             raise ValueError(f"DecodeWeight: {count:,} kept values; at most 2^31 - 65")
-        bits = np.pad(keep, ((0, 0), (0, -keep.shape[1] % _WORD)))
-        masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")
         few = count <= _FEW[native.target()] * dense.size and dense.shape[1] < _FARTHEST
         if few and dense.size and scales is None:
             slices = _slices(dense)
-            size = dense.dtype.itemsize
-            if slices["values"].size * (size + 1) <= _MOST_BYTES * (count * size + masks.nbytes):
+            size, masked = dense.dtype.itemsize, len(dense) * math.ceil(dense.shape[1] / _WORD) * 8
+            if slices["values"].size * (size + 1) <= _MOST_BYTES * (count * size + masked):
                 arrays = {name: jnp.asarray(array) for name, array in slices.items()}
                 return cls(**arrays, masks=None, scales=None, inputs=dense.shape[1])
+        bits = np.pad(keep, ((0, 0), (0, -keep.shape[1] % _WORD)))
+        masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")
         pointers = np.concatenate([[0], np.cumsum(keep.sum(1, dtype=np.int64))])
         return cls(
             values=jnp.asarray(np.concatenate([dense[keep], np.zeros(past, dense.dtype)])),

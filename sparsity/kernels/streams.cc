@@ -24,24 +24,6 @@ using wafer::Sliced;
 
 constexpr int kParts = kGroup / kLanes;
 
-typedef int8_t LooseBytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
-
-WAFER_INLINE Floats LoadValues(const float* p) { return Load(p); }
-WAFER_INLINE Floats LoadValues(const uint16_t* p) {
-  return FromBf16(*reinterpret_cast<const LooseHalves*>(p));
-}
-
-WAFER_INLINE Floats LoadValues(const int8_t* p) {
-  return __builtin_convertvector(*reinterpret_cast<const LooseBytes*>(p), Floats);
-}
-
-WAFER_INLINE float Sum(Floats v) {
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) v[lane] += v[lane + half];
-  }
-  return v[0];
-}
-
 // Dense columns follow each other in memory. One at a time they are one stream, which prefetchers
 // follow; four side by side took up to twice as long.
 template <typename Value, int kRows>
@@ -61,7 +43,7 @@ void RangeDense(const Columns& w, const float* x, int64_t begin, int64_t end, in
         __builtin_prefetch(at + inputs);
         WAFER_UNROLL
         for (int part = 0; part < kParts; ++part, at += kLanes) {
-          const Floats weights = LoadValues(at);
+          const Floats weights = Load(at);
           WAFER_UNROLL
           for (int r = 0; r < kRows; ++r) {
             sums[s][r] += weights * Load(rows + ((g + s) * kRows + r) * kGroup + part * kLanes);
@@ -73,7 +55,7 @@ void RangeDense(const Columns& w, const float* x, int64_t begin, int64_t end, in
       Floats sum = sums[0][r];
       WAFER_UNROLL
       for (int s = 1; s < kSplit; ++s) sum += sums[s][r];
-      if (r < written) y[r * stride + n] = kScaled ? Sum(sum) * (w.scales[n] * x[r]) : Sum(sum);
+      if (r < written) y[r * stride + n] = kScaled ? SumOfLanes(sum) * (w.scales[n] * x[r]) : SumOfLanes(sum);
     }
   }
 }

@@ -36,7 +36,7 @@ enum class Target { kBaseline, kAvx2, kAvx512 };
 struct Processor {
   bool avx2 = false;    // with multiply-adds
   bool avx512 = false;  // F, BW, DQ and VL
-  bool vbmi2 = false;   // spreads 16-bit values, and has BMI2
+  bool vbmi2 = false;   // spreads 16-bit values
 
   Processor() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -46,7 +46,7 @@ struct Processor {
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
     avx2 = All(saved, {1, 2}) && All(b, {5});
     avx512 = avx2 && All(saved, {5, 6, 7}) && All(b, {16, 17, 30, 31});
-    vbmi2 = avx512 && All(b, {8}) && All(c, {6});
+    vbmi2 = avx512 && All(c, {6});
 #endif
   }
 

@@ -158,6 +158,15 @@ WAFER_INLINE Halves ToBf16(Floats f) {
   return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
 }
 
+// Lanes of bfloat16, and of small integers.
+WAFER_INLINE Floats Load(const uint16_t* p) { return FromBf16(*reinterpret_cast<const LooseHalves*>(p)); }
+WAFER_INLINE void Store(uint16_t* p, Floats v) { *reinterpret_cast<LooseHalves*>(p) = ToBf16(v); }
+
+typedef int8_t LooseBytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
+WAFER_INLINE Floats Load(const int8_t* p) {
+  return __builtin_convertvector(*reinterpret_cast<const LooseBytes*>(p), Floats);
+}
+
 }  // namespace
 
 #endif  // WAFER_VSL_NATIVE_VECTORS_H_

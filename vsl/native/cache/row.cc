@@ -9,13 +9,6 @@ namespace {
 
 using wafer::Step;
 
-WAFER_INLINE Floats LoadLanes(const float* p) { return Load(p); }
-WAFER_INLINE Floats LoadLanes(const uint16_t* p) {
-  return FromBf16(*reinterpret_cast<const LooseHalves*>(p));
-}
-WAFER_INLINE void StoreLanes(float* p, Floats v) { Store(p, v); }
-WAFER_INLINE void StoreLanes(uint16_t* p, Floats v) { *reinterpret_cast<LooseHalves*>(p) = ToBf16(v); }
-
 // The scores of a query's keys, then their exponentials, 0 behind the last; returns the sum of these.
 template <typename Value>
 float Weights(const float* q, const Value* keys, int64_t seen, int64_t width, float scale,
@@ -23,7 +16,7 @@ float Weights(const float* q, const Value* keys, int64_t seen, int64_t width, fl
   float most = -std::numeric_limits<float>::infinity();
   for (int64_t j = 0; j < seen; ++j, keys += width) {
     Floats sum{};
-    for (int64_t i = 0; i < width; i += kLanes) sum += Load(q + i) * LoadLanes(keys + i);
+    for (int64_t i = 0; i < width; i += kLanes) sum += Load(q + i) * Load(keys + i);
     weights[j] = SumOfLanes(sum) * scale;
     most = weights[j] > most ? weights[j] : most;
   }
@@ -44,7 +37,7 @@ void Mix(const float* weights, const Value* values, int64_t seen, int64_t width,
   Floats sums[kParts] = {};
   for (int64_t j = 0; j < seen; ++j, values += width) {
     WAFER_UNROLL
-    for (int i = 0; i < kParts; ++i) sums[i] += weights[j] * LoadLanes(values + i * kLanes);
+    for (int i = 0; i < kParts; ++i) sums[i] += weights[j] * Load(values + i * kLanes);
   }
   WAFER_UNROLL
   for (int i = 0; i < kParts; ++i) Store(out + i * kLanes, sums[i] * factor);
@@ -68,8 +61,8 @@ void AttendAs(const Step& step, int64_t row, int64_t head, float* weights) {
   Ask(keys + step.slots * width, slot * width);  // the next head's
   const int64_t token = (row * step.key_heads + head) * width;
   for (int64_t i = 0; fits && i < width; i += kLanes) {
-    StoreLanes(keys + slot * width + i, real ? Load(step.k + token + i) : Floats{});
-    StoreLanes(values + slot * width + i, real ? Load(step.v + token + i) : Floats{});
+    Store(keys + slot * width + i, real ? Load(step.k + token + i) : Floats{});
+    Store(values + slot * width + i, real ? Load(step.v + token + i) : Floats{});
   }
   for (int64_t n = head * group; n < (head + 1) * group; ++n) {
     float* const out = step.out + (row * step.heads + n) * width;
